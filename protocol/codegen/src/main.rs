@@ -1,0 +1,2 @@
+//! Placeholder until the first landing of this crate.
+fn main() {}
