@@ -1,0 +1,1 @@
+//! The rules of `ApiVersions` that break real clients when missed.
