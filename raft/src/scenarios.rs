@@ -212,7 +212,7 @@ fn whoever_does_not_lead_refuses_proposals_and_says_who_does() {
     let mut replica = Replica::new();
     let request = Request::Proposal { end: Offset(1) };
     let refused = Effect::Refused { request, reason: Refusal::NotLeader { leader: None } };
-    assert_eq!(replica.proposes(1), [refused.clone()]);
+    assert_eq!(replica.proposes(1), std::slice::from_ref(&refused));
     replica.happens(Event::Start);
     assert_eq!(replica.proposes(1), [refused], "a candidate does not lead yet");
     assert_eq!(replica.group.log_end(), Offset(0));
