@@ -73,12 +73,6 @@ impl ErrorCode {
     }
 }
 
-impl Default for ErrorCode {
-    fn default() -> Self {
-        ErrorCode::None
-    }
-}
-
 impl std::fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.name(), self.code())
@@ -239,7 +233,6 @@ mod tests {
         }
         assert_eq!(ErrorCode::from_i16(-2), None);
         assert_eq!(ErrorCode::from_i16(137), None);
-        assert_eq!(ErrorCode::default(), ErrorCode::None);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! This file owns the errors and the values both sides share; [`Reader`] and [`Writer`] own the two directions. Nothing
 //! here knows an API.
 
+mod int32_array;
 mod reader;
 mod writer;
 
 use bytes::Bytes;
 
+pub use int32_array::Int32Array;
 pub use reader::{Reader, TagScope, Tags};
 pub use writer::{TagMark, Writer, write_unsigned_varint, write_varint, write_varlong};
 
@@ -71,6 +73,17 @@ pub enum EncodeError {
     NullNotAllowed { field: &'static str, version: i16 },
     #[error("{field} has length {length}, at most {length_max} can be written")]
     TooLong { field: &'static str, length: usize, length_max: usize },
+}
+
+impl EncodeError {
+    /// The value of an optional field that `version` requires.
+    ///
+    /// # Errors
+    /// [`EncodeError::NullNotAllowed`].
+    #[inline]
+    pub fn require<T>(value: Option<T>, field: &'static str, version: i16) -> Result<T, EncodeError> {
+        value.ok_or(EncodeError::NullNotAllowed { field, version })
+    }
 }
 
 /// A run of bytes of an open file, to be sent without passing through user space where the route allows it.

@@ -2,7 +2,7 @@
 //!
 //! It borrows from the slice and copies nothing. It never panics, whatever the bytes.
 
-use super::{DecodeError, MEMORY_BASE_BYTES, MEMORY_PER_BYTE, TAG_BYTES_MAX, TAG_COUNT_MAX};
+use super::{DecodeError, Int32Array, MEMORY_BASE_BYTES, MEMORY_PER_BYTE, TAG_BYTES_MAX, TAG_COUNT_MAX};
 use crate::ids::TopicId;
 
 /// A cursor over received bytes.
@@ -445,6 +445,25 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(Vec::with_capacity(count))
+    }
+
+    /// `count` integers of four bytes, borrowed as they are.
+    ///
+    /// # Errors
+    /// [`DecodeError::TooManyElements`].
+    #[inline]
+    pub fn int32s(&mut self, field: &'static str, count: u32) -> Result<Int32Array<'a>, DecodeError> {
+        let (integers, _) = self.rest.as_chunks::<4>();
+        match integers.split_at_checked(count as usize) {
+            Some((head, _)) => {
+                self.rest = &self.rest[head.len() * 4..];
+                Ok(Int32Array::from_wire(head))
+            }
+            None => {
+                let (offset, count_max) = (self.offset(), integers.len());
+                Err(DecodeError::TooManyElements { field, offset, count: count.into(), count_max })
+            }
+        }
     }
 
     /// Starts a section of tagged fields.

@@ -4,7 +4,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{EncodeError, FileRange, Piece, Records};
+use super::{EncodeError, FileRange, Int32Array, Piece, Records};
 use crate::ids::TopicId;
 
 /// Shared bytes below this are copied into the contiguous part: a separate piece costs an iovec entry, a reference count
@@ -294,6 +294,53 @@ impl Writer {
             i32::try_from(count).map_err(|_| EncodeError::TooLong { field, length: count, length_max })?;
         self.unsigned_varint(value.cast_unsigned() + 1);
         Ok(())
+    }
+
+    /// As [`Writer::array_count`]; null is -1.
+    ///
+    /// # Errors
+    /// As [`Writer::array_count`].
+    #[inline]
+    pub fn nullable_array_count(
+        &mut self,
+        field: &'static str,
+        count: Option<usize>,
+    ) -> Result<(), EncodeError> {
+        match count {
+            Some(count) => self.array_count(field, count),
+            None => {
+                self.i32(-1);
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`Writer::compact_array_count`]; null is 0.
+    ///
+    /// # Errors
+    /// As [`Writer::compact_array_count`].
+    #[inline]
+    pub fn compact_nullable_array_count(
+        &mut self,
+        field: &'static str,
+        count: Option<usize>,
+    ) -> Result<(), EncodeError> {
+        match count {
+            Some(count) => self.compact_array_count(field, count),
+            None => {
+                self.u8(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// The integers, without their count.
+    #[inline]
+    pub fn int32s(&mut self, values: &Int32Array<'_>) {
+        match values.as_wire() {
+            Some(wire) => self.raw(wire),
+            None => values.iter().for_each(|value| self.i32(value)),
+        }
     }
 
     /// Writes a tag and opens its field: write the content, then close it with [`Writer::end_tag`]. The section's count
