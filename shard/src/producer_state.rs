@@ -10,6 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{Offset, ProducerEpoch, ProducerId, Sequence};
 use ringlog_protocol::records::batch::BatchHeader;
 
@@ -34,6 +35,20 @@ pub enum Verdict {
     NewEpochNotAtZero { epoch: ProducerEpoch, found: Sequence },
     /// A newer instance of the producer wrote since: INVALID_PRODUCER_EPOCH (47).
     StaleEpoch { found: ProducerEpoch, current: ProducerEpoch },
+}
+
+impl Verdict {
+    /// The Kafka error that clients expect; none for what succeeds.
+    pub fn error_code(&self) -> ErrorCode {
+        match self {
+            Verdict::Append | Verdict::Duplicate { .. } => ErrorCode::None,
+            Verdict::DuplicateForgotten { .. } => ErrorCode::DuplicateSequenceNumber,
+            Verdict::OutOfOrder { .. } | Verdict::NewEpochNotAtZero { .. } => {
+                ErrorCode::OutOfOrderSequenceNumber
+            }
+            Verdict::StaleEpoch { .. } => ErrorCode::InvalidProducerEpoch,
+        }
+    }
 }
 
 impl fmt::Display for Verdict {

@@ -66,6 +66,17 @@ fn out_of_order(found: i32, expected: i32) -> Verdict {
 }
 
 #[test]
+fn each_refusal_has_the_code_that_clients_act_on() {
+    let (sequence, epoch) = (Sequence(1), ProducerEpoch(1));
+    let code = |verdict: Verdict| verdict.error_code().code();
+    assert_eq!(code(duplicate(0, 1)), 0);
+    assert_eq!(code(Verdict::DuplicateForgotten { first: sequence, oldest_known: sequence }), 46);
+    assert_eq!(code(out_of_order(1, 2)), 45);
+    assert_eq!(code(Verdict::NewEpochNotAtZero { epoch, found: sequence }), 45);
+    assert_eq!(code(Verdict::StaleEpoch { found: epoch, current: epoch }), 47);
+}
+
+#[test]
 fn batches_without_a_producer_are_always_appended_and_leave_no_state() {
     let mut partition = Partition::new();
     assert_eq!(partition.sends(-1, -1, -1, 3), Verdict::Append);

@@ -1,0 +1,317 @@
+//! Configs of topics: which keys there are, what values they take, and what they come to together with the broker's defaults.
+//!
+//! Owns parsing and its refusals. Pure: it stores nothing and asks no one. A key whose effect is not built yet is accepted at its default only,
+//! so that no topic ever claims a behaviour that it does not have.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ringlog_protocol::records::attributes::TimestampType;
+
+use crate::config::typed::{TimestampType as DefaultTimestampType, TopicDefaults};
+
+/// Overrides of one topic, key to value as given, sorted.
+pub type Overrides = BTreeMap<Arc<str>, Arc<str>>;
+
+/// One key.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TopicKey {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// As Kafka has it; the broker's own default may differ where `server` names its key.
+    pub default: &'static str,
+    /// The broker's key that sets the default.
+    pub server: Option<&'static str>,
+    pub effect: Effect,
+}
+
+/// What values a key takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Kind {
+    /// Inclusive bounds.
+    Integer {
+        minimum: i64,
+        maximum: i64,
+    },
+    Boolean,
+    Choice(&'static [&'static str]),
+    /// Several of these, separated by commas; none is allowed.
+    List(&'static [&'static str]),
+    /// A decimal number from 0 to 1.
+    Fraction,
+    /// `partition:broker` pairs, or `*`.
+    Replicas,
+}
+
+/// Whether setting a key does anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    Built,
+    /// Not built, for this reason; its default is what happens anyway.
+    DefaultOnly(&'static str),
+    /// Not accepted at all.
+    Refused(&'static str),
+}
+
+/// Why a config is refused (INVALID_CONFIG, 40). The text names key, value, what is allowed and what to do.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TopicConfigError {
+    #[error("unknown topic config '{key}'{}", suggest(*.suggestion))]
+    Unknown { key: String, suggestion: Option<&'static str> },
+    #[error("topic config '{key}' has no value; give it {allowed}, or leave it out to use the default")]
+    Null { key: &'static str, allowed: String },
+    #[error(
+        "value '{value}' of topic config '{key}' is refused: it takes {allowed}; correct it, or leave it out to use the default"
+    )]
+    Invalid { key: &'static str, value: String, allowed: String },
+    #[error(
+        "value '{value}' of topic config '{key}' is refused: {why}; set it to '{default}', or leave it out"
+    )]
+    NotBuilt { key: &'static str, value: String, default: &'static str, why: &'static str },
+    #[error("topic config '{key}' (given '{value}') is refused: {why}; leave it out")]
+    Refused { key: &'static str, value: String, why: &'static str },
+}
+
+fn suggest(suggestion: Option<&str>) -> String {
+    suggestion.map_or_else(
+        || "; leave it out, or see the reference of topic configs".to_owned(),
+        |name| format!("; did you mean '{name}'?"),
+    )
+}
+
+/// Longest text of a client that a refusal repeats, in characters.
+const QUOTED_CHARACTERS_MAX: usize = 128;
+
+/// What a topic's configs come to: the keys that have an effect, in their own types.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopicConfig {
+    /// `max.message.bytes`: the largest batch with its 12 bytes of offset and length, in bytes.
+    pub message_bytes_max: u32,
+    /// `segment.bytes`: a segment is closed when it would grow beyond this.
+    pub segment_bytes: u32,
+    /// `index.interval.bytes`.
+    pub index_interval_bytes: u32,
+    /// `message.timestamp.type`.
+    pub timestamp_type: TimestampType,
+    /// `message.timestamp.before.max.ms`: 0 or more; `i64::MAX` is no bound.
+    pub timestamp_before_ms_max: i64,
+    /// `message.timestamp.after.max.ms`: 0 or more.
+    pub timestamp_after_ms_max: i64,
+    /// `min.insync.replicas`: 1 or more; never more than the topic's replicas counts.
+    pub min_insync_replicas: i32,
+}
+
+/// Where a value in force comes from; the numbers are Kafka's `ConfigSource`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConfigSource {
+    /// DYNAMIC_TOPIC_CONFIG: set on the topic.
+    Topic = 1,
+    /// STATIC_BROKER_CONFIG: set in the broker's configuration.
+    Broker = 4,
+    /// DEFAULT_CONFIG.
+    Default = 5,
+}
+
+/// One config in force, as CreateTopics v5 and DescribeConfigs report it. No topic config is read-only or sensitive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EffectiveConfig {
+    pub name: &'static str,
+    pub value: String,
+    pub source: ConfigSource,
+}
+
+/// Every key, sorted by name.
+pub fn keys() -> &'static [TopicKey] {
+    table::ALL
+}
+
+/// The key of this name.
+pub fn find(name: &str) -> Option<&'static TopicKey> {
+    table::ALL.iter().find(|key| key.name == name)
+}
+
+/// Checks one override as a client gave it.
+///
+/// # Errors
+/// See [`TopicConfigError`].
+pub fn check(key: &str, value: Option<&str>) -> Result<(), TopicConfigError> {
+    let Some(known) = find(key) else {
+        return Err(TopicConfigError::Unknown { key: quoted(key), suggestion: suggestion(key) });
+    };
+    let key = known.name;
+    let Some(value) = value else {
+        return Err(TopicConfigError::Null { key, allowed: known.kind.allowed() });
+    };
+    if let Effect::Refused(why) = known.effect {
+        return Err(TopicConfigError::Refused { key, value: quoted(value), why });
+    }
+    let Some(normal) = known.kind.normalize(value) else {
+        return Err(TopicConfigError::Invalid { key, value: quoted(value), allowed: known.kind.allowed() });
+    };
+    match known.effect {
+        Effect::DefaultOnly(why) if Some(&normal) != known.kind.normalize(known.default).as_ref() => {
+            Err(TopicConfigError::NotBuilt { key, value: quoted(value), default: known.default, why })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl TopicConfig {
+    /// The configs in force. An override that this build would refuse (only another build can have stored it) is passed over,
+    /// and the broker's default holds.
+    pub fn resolve(defaults: &TopicDefaults, overrides: &Overrides) -> TopicConfig {
+        let given = |name: &str| {
+            let value = overrides.get(name)?;
+            check(name, Some(value)).ok()?;
+            Some(value.trim())
+        };
+        let integer =
+            |name: &str, default: i64| given(name).and_then(|value| value.parse().ok()).unwrap_or(default);
+        let size = |name: &str, default: i32| {
+            let value = integer(name, i64::from(default));
+            u32::try_from(value).expect("the table keeps sizes within 0..=i32::MAX")
+        };
+        let timestamp_type = match given("message.timestamp.type") {
+            Some("LogAppendTime") => TimestampType::LogAppendTime,
+            Some(_) => TimestampType::CreateTime,
+            None => match defaults.timestamp_type {
+                DefaultTimestampType::CreateTime => TimestampType::CreateTime,
+                DefaultTimestampType::LogAppendTime => TimestampType::LogAppendTime,
+            },
+        };
+        TopicConfig {
+            message_bytes_max: size("max.message.bytes", defaults.message_bytes_max),
+            segment_bytes: size("segment.bytes", defaults.segment_bytes),
+            index_interval_bytes: size("index.interval.bytes", defaults.index_interval_bytes),
+            timestamp_type,
+            timestamp_before_ms_max: integer(
+                "message.timestamp.before.max.ms",
+                defaults.timestamp_before_ms_max,
+            ),
+            timestamp_after_ms_max: integer(
+                "message.timestamp.after.max.ms",
+                defaults.timestamp_after_ms_max,
+            ),
+            min_insync_replicas: i32::try_from(integer(
+                "min.insync.replicas",
+                i64::from(defaults.min_insync_replicas),
+            ))
+            .expect("the table keeps it within 1..=i32::MAX"),
+        }
+    }
+}
+
+/// Every config of a topic with the value in force and its source, sorted by name.
+pub fn effective(defaults: &TopicDefaults, overrides: &Overrides) -> Vec<EffectiveConfig> {
+    let in_force = |key: &&TopicKey| !matches!(key.effect, Effect::Refused(_));
+    let report = |key: &TopicKey| {
+        let (value, source) = match overrides.get(key.name) {
+            Some(value) => (value.to_string(), ConfigSource::Topic),
+            None => match broker_default(defaults, key) {
+                value if value == key.default => (value.into_owned(), ConfigSource::Default),
+                value => (value.into_owned(), ConfigSource::Broker),
+            },
+        };
+        EffectiveConfig { name: key.name, value, source }
+    };
+    table::ALL.iter().filter(in_force).map(report).collect()
+}
+
+/// The broker's own default of a key: its server key as configured, where that is built.
+fn broker_default(defaults: &TopicDefaults, key: &TopicKey) -> Cow<'static, str> {
+    match key.name {
+        "max.message.bytes" => defaults.message_bytes_max.to_string().into(),
+        "segment.bytes" => defaults.segment_bytes.to_string().into(),
+        "index.interval.bytes" => defaults.index_interval_bytes.to_string().into(),
+        "message.timestamp.before.max.ms" => defaults.timestamp_before_ms_max.to_string().into(),
+        "message.timestamp.after.max.ms" => defaults.timestamp_after_ms_max.to_string().into(),
+        "min.insync.replicas" => defaults.min_insync_replicas.to_string().into(),
+        "compression.type" => defaults.compression_type.into(),
+        "message.timestamp.type" => match defaults.timestamp_type {
+            DefaultTimestampType::CreateTime => "CreateTime".into(),
+            DefaultTimestampType::LogAppendTime => "LogAppendTime".into(),
+        },
+        _ => key.default.into(),
+    }
+}
+
+impl Kind {
+    /// The range as refusals print it.
+    pub fn allowed(&self) -> String {
+        match *self {
+            Kind::Integer { minimum, maximum: i64::MAX } => format!("a whole number, {minimum} or more"),
+            Kind::Integer { minimum, maximum } => format!("a whole number from {minimum} to {maximum}"),
+            Kind::Boolean => "true or false".to_owned(),
+            Kind::Choice(choices) => format!("one of {}", choices.join(", ")),
+            Kind::List(choices) => format!("any of {}, separated by commas", choices.join(", ")),
+            Kind::Fraction => "a number from 0 to 1".to_owned(),
+            Kind::Replicas => "partition:broker pairs separated by commas, or *".to_owned(),
+        }
+    }
+
+    /// The value in one spelling, so that equal values compare equal; `None` when it is not allowed. Spaces around it and the case
+    /// of booleans do not matter, as in Kafka's `ConfigDef`.
+    fn normalize(&self, value: &str) -> Option<String> {
+        let value = value.trim();
+        match *self {
+            Kind::Integer { minimum, maximum } => {
+                let number: i64 = value.parse().ok()?;
+                (minimum..=maximum).contains(&number).then(|| number.to_string())
+            }
+            Kind::Boolean => {
+                let lower = value.to_ascii_lowercase();
+                matches!(lower.as_str(), "true" | "false").then_some(lower)
+            }
+            Kind::Choice(choices) => choices.contains(&value).then(|| value.to_owned()),
+            Kind::List(choices) => {
+                let mut items: Vec<&str> =
+                    value.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+                items.sort_unstable();
+                items.dedup();
+                items.iter().all(|item| choices.contains(item)).then(|| items.join(","))
+            }
+            Kind::Fraction => {
+                let number: f64 = value.parse().ok()?;
+                (0.0..=1.0).contains(&number).then(|| number.to_string())
+            }
+            Kind::Replicas => {
+                let pair = |pair: &str| {
+                    pair.split_once(':').is_some_and(|(partition, broker)| {
+                        partition.trim().parse::<u32>().is_ok() && broker.trim().parse::<u32>().is_ok()
+                    })
+                };
+                (value.is_empty() || value == "*" || value.split(',').all(pair)).then(|| value.to_owned())
+            }
+        }
+    }
+}
+
+/// The key that was probably meant: that of the broker's key given, or the most alike one.
+fn suggestion(name: &str) -> Option<&'static str> {
+    if let Some(key) = table::ALL.iter().find(|key| key.server == Some(name)) {
+        return Some(key.name);
+    }
+    // Comparing costs length times length, and no key is longer than this.
+    let name: String = name.chars().take(QUOTED_CHARACTERS_MAX).collect();
+    let alike = |key: &TopicKey| strsim::normalized_damerau_levenshtein(&name, key.name);
+    let best = table::ALL.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)))?;
+    (alike(best) >= 0.6).then_some(best.name)
+}
+
+/// A client's text for a refusal: cut, and without control characters.
+fn quoted(text: &str) -> String {
+    let mut quoted: String = text
+        .chars()
+        .take(QUOTED_CHARACTERS_MAX)
+        .map(|character| if character.is_control() { '?' } else { character })
+        .collect();
+    if text.chars().nth(QUOTED_CHARACTERS_MAX).is_some() {
+        quoted.push_str("...");
+    }
+    quoted
+}

@@ -1,0 +1,211 @@
+//! Rules of topic configs, one test each.
+
+use proptest::prelude::*;
+
+use super::*;
+
+pub(crate) fn defaults() -> TopicDefaults {
+    TopicDefaults {
+        auto_create: true,
+        deletion_enabled: true,
+        partition_count: 1,
+        replication_factor: 1,
+        min_insync_replicas: 1,
+        message_bytes_max: 1_048_588,
+        compression_type: "producer",
+        segment_bytes: 1 << 30,
+        index_interval_bytes: 4096,
+        timestamp_type: DefaultTimestampType::CreateTime,
+        timestamp_before_ms_max: i64::MAX,
+        timestamp_after_ms_max: 3_600_000,
+    }
+}
+
+fn overrides(pairs: &[(&str, &str)]) -> Overrides {
+    pairs.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect()
+}
+
+fn refusal(key: &str, value: &str) -> String {
+    check(key, Some(value)).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn the_table_holds_kafkas_36_keys_sorted_and_each_default_is_legal() {
+    let names: Vec<&str> = keys().iter().map(|key| key.name).collect();
+    assert!(names.is_sorted());
+    assert_eq!(names.iter().filter(|name| !name.starts_with("ringlog.")).count(), 36);
+    for key in keys() {
+        assert!(key.kind.normalize(key.default).is_some(), "{} = {}", key.name, key.default);
+    }
+}
+
+#[test]
+fn what_is_built_is_accepted_within_its_range_and_refused_beyond_it() {
+    for (key, good, bad) in [
+        ("max.message.bytes", "0", "-1"),
+        ("max.message.bytes", "2147483647", "2147483648"),
+        ("segment.bytes", "1048576", "1048575"),
+        ("index.interval.bytes", "0", "-1"),
+        ("message.timestamp.type", "LogAppendTime", "logappendtime"),
+        ("message.timestamp.before.max.ms", "9223372036854775807", "9223372036854775808"),
+        ("message.timestamp.after.max.ms", " 12 ", "1.5"),
+        ("min.insync.replicas", "1", "0"),
+        ("compression.type", "producer", "brotli"),
+    ] {
+        assert_eq!(check(key, Some(good)), Ok(()), "{key}={good}");
+        assert!(matches!(check(key, Some(bad)), Err(TopicConfigError::Invalid { .. })), "{key}={bad}");
+    }
+}
+
+#[test]
+fn what_is_not_built_is_accepted_at_its_default_only() {
+    for key in keys() {
+        let at_default = check(key.name, Some(key.default));
+        match key.effect {
+            Effect::Built | Effect::DefaultOnly(_) => assert_eq!(at_default, Ok(()), "{}", key.name),
+            Effect::Refused(_) => assert!(at_default.is_err(), "{}", key.name),
+        }
+    }
+    for (key, value) in [
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
+        ("cleanup.policy", ""),
+        ("retention.ms", "-1"),
+        ("compression.type", "gzip"),
+        ("min.insync.replicas", "2"),
+        ("preallocate", "true"),
+        ("min.cleanable.dirty.ratio", "0.1"),
+        ("leader.replication.throttled.replicas", "*"),
+    ] {
+        assert!(matches!(check(key, Some(value)), Err(TopicConfigError::NotBuilt { .. })), "{key}={value}");
+    }
+}
+
+#[test]
+fn the_same_value_in_another_spelling_is_still_the_default() {
+    for (key, value) in [
+        ("cleanup.policy", " delete , delete"),
+        ("preallocate", "FALSE"),
+        ("min.cleanable.dirty.ratio", "0.50"),
+        ("retention.ms", "+604800000"),
+    ] {
+        assert_eq!(check(key, Some(value)), Ok(()), "{key}={value}");
+    }
+}
+
+#[test]
+fn durability_is_refused_until_it_is_built() {
+    for value in ["relaxed", "strict"] {
+        assert!(
+            matches!(check("ringlog.durability", Some(value)), Err(TopicConfigError::Refused { .. })),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_names_key_value_range_and_what_to_do() {
+    assert_eq!(
+        refusal("segment.bytes", "14"),
+        "value '14' of topic config 'segment.bytes' is refused: it takes a whole number from 1048576 to 2147483647; \
+         correct it, or leave it out to use the default"
+    );
+    assert_eq!(
+        refusal("cleanup.policy", "compact"),
+        "value 'compact' of topic config 'cleanup.policy' is refused: compaction is not built yet; set it to 'delete', \
+         or leave it out"
+    );
+    let null = check("segment.bytes", None).expect_err("null is no value").to_string();
+    assert!(null.starts_with("topic config 'segment.bytes' has no value"), "{null}");
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_key_that_was_probably_meant() {
+    assert_eq!(
+        refusal("retention.mss", "1"),
+        "unknown topic config 'retention.mss'; did you mean 'retention.ms'?"
+    );
+    assert_eq!(
+        refusal("message.max.bytes", "1"),
+        "unknown topic config 'message.max.bytes'; did you mean 'max.message.bytes'?"
+    );
+    assert_eq!(
+        refusal("log.segment.bytes", "1"),
+        "unknown topic config 'log.segment.bytes'; did you mean 'segment.bytes'?"
+    );
+    let far = refusal("zzz", "1");
+    assert!(!far.contains("did you mean"), "{far}");
+}
+
+#[test]
+fn a_long_or_unprintable_text_is_cut_and_cleaned_before_it_is_repeated() {
+    let text = refusal("segment.bytes", &"9".repeat(1_000_000));
+    assert!(text.len() < 400, "{} bytes", text.len());
+    assert!(refusal("bad\nkey", "1").contains("'bad?key'"));
+    let long = refusal(&"k".repeat(1_000_000), "1");
+    assert!(long.len() < 400, "{} bytes", long.len());
+}
+
+#[test]
+fn overrides_win_over_the_brokers_defaults() {
+    let defaults = TopicDefaults { message_bytes_max: 5000, ..defaults() };
+    let resolved = TopicConfig::resolve(&defaults, &Overrides::new());
+    assert_eq!(resolved.message_bytes_max, 5000);
+    assert_eq!(resolved.timestamp_type, TimestampType::CreateTime);
+    let given = [
+        ("max.message.bytes", " 77 "),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("segment.bytes", "1048576"),
+        ("message.timestamp.after.max.ms", "5"),
+    ];
+    let resolved = TopicConfig::resolve(&defaults, &overrides(&given));
+    assert_eq!(resolved.message_bytes_max, 77);
+    assert_eq!(resolved.timestamp_type, TimestampType::LogAppendTime);
+    assert_eq!(resolved.segment_bytes, 1_048_576);
+    assert_eq!(resolved.timestamp_after_ms_max, 5);
+    assert_eq!(resolved.timestamp_before_ms_max, i64::MAX);
+}
+
+#[test]
+fn an_override_that_only_another_build_accepts_is_passed_over() {
+    let stored = overrides(&[("segment.bytes", "14"), ("min.insync.replicas", "3"), ("new.key", "1")]);
+    assert_eq!(
+        TopicConfig::resolve(&defaults(), &stored),
+        TopicConfig::resolve(&defaults(), &Overrides::new())
+    );
+}
+
+#[test]
+fn each_effective_config_tells_where_it_comes_from() {
+    let defaults = TopicDefaults { index_interval_bytes: 100, ..defaults() };
+    let all = effective(&defaults, &overrides(&[("segment.bytes", "1048576")]));
+    let of = |name: &str| {
+        let config = all.iter().find(|config| config.name == name).expect("every key is reported");
+        (config.value.as_str(), config.source)
+    };
+    assert_eq!(all.len(), 36);
+    assert_eq!(of("segment.bytes"), ("1048576", ConfigSource::Topic));
+    assert_eq!(of("index.interval.bytes"), ("100", ConfigSource::Broker));
+    assert_eq!(of("cleanup.policy"), ("delete", ConfigSource::Default));
+    assert_eq!(ConfigSource::Default as i8, 5);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_judged_without_panic_and_what_is_accepted_resolves(key in ".*", value in ".*", at in 0..37usize) {
+        let _ = check(&key, Some(&value));
+        let name = keys()[at].name;
+        if check(name, Some(&value)).is_ok() {
+            TopicConfig::resolve(&defaults(), &overrides(&[(name, &value)]));
+        }
+    }
+
+    #[test]
+    fn any_size_that_is_accepted_is_the_size_in_force(bytes in any::<i64>()) {
+        let text = bytes.to_string();
+        if check("segment.bytes", Some(&text)).is_ok() {
+            let resolved = TopicConfig::resolve(&defaults(), &overrides(&[("segment.bytes", &text)]));
+            prop_assert_eq!(i64::from(resolved.segment_bytes), bytes);
+        }
+    }
+}
