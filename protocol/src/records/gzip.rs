@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::compression::{Compression, CompressionError, grown_capacity, over_limit, take};
+use super::compression::{Compression, CompressionError, make_room, over_limit, take};
 
 const CODEC: Compression = Compression::Gzip;
 /// Deflate, no flags, no time, default effort, unknown system: as Java writes it.
@@ -116,9 +116,7 @@ fn inflate(
 ) -> Result<(), CompressionError> {
     state.reset(false);
     loop {
-        if output.len() == output.capacity() {
-            output.reserve_exact(grown_capacity(output.len(), limit_bytes) - output.len());
-        }
+        make_room(output, 1, limit_bytes);
         let (consumed_before, produced_before) = (state.total_in(), state.total_out());
         let status = state
             .decompress_vec(rest, output, FlushDecompress::None)

@@ -10,7 +10,7 @@ use std::io::Cursor;
 use ::zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use ::zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, get_frame_content_size, is_error_kind};
 
-use super::compression::{Compression, CompressionError, GROWTH_BYTES_MIN, grown_capacity, over_limit};
+use super::compression::{Compression, CompressionError, GROWTH_BYTES_MIN, over_limit};
 
 const CODEC: Compression = Compression::Zstd;
 const FRAME_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -75,7 +75,7 @@ pub(super) fn decompress(
                     if room >= limit_bytes {
                         return Err(over_limit(CODEC, limit_bytes));
                     }
-                    room = grown_capacity(room, limit_bytes);
+                    room = room.saturating_mul(2).max(GROWTH_BYTES_MIN).min(limit_bytes);
                 }
                 Err(code) => return Err(invalid(::zstd::zstd_safe::get_error_name(code))),
             }
