@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Brings a fresh Debian machine what the gates and the client matrix need, by package name; quick when all is there.
+# Everything that is no Debian package lands in the cache folder, so that removing that folder undoes it.
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/ringlog"
+CARGO_DENY_VERSION=0.20.2
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/install-tools.sh [GROUP...]
+
+groups (default: all):
+  gates      rustfmt, clippy and cargo-deny (compiled once: about two minutes on two cores)
+  clients    kcat, Python, Go and Java clients, compiled into the cache
+  kafka      Apache Kafka as a peer (scripts/kafka-peer.sh install)
+  profile    valgrind
+  list       print the tools with their versions; install nothing
+TEXT
+}
+
+note() { echo "install-tools: $*" >&2; }
+
+# need COMMAND PACKAGE: installs the Debian package when the command is missing.
+APT_UPDATED=""
+need() {
+  command -v "$1" >/dev/null 2>&1 && return
+  command -v apt-get >/dev/null 2>&1 || { note "$1 is missing and there is no apt-get; install it by hand"; return 1; }
+  local sudo=""
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  if [ -z "$APT_UPDATED" ]; then
+    note "apt-get update"
+    $sudo apt-get update -qq </dev/null
+    APT_UPDATED=1
+  fi
+  note "apt-get install $2"
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$2" </dev/null >/dev/null
+}
+
+# fresh NAME FILES...: true when the stamp of NAME equals the content of FILES; `made` writes the stamp.
+stamp_of() { cat "$@" | cksum; }
+fresh() { local name="$1"; shift; [ "$(cat "$CACHE/stamps/$name" 2>/dev/null)" = "$(stamp_of "$@")" ]; }
+made() { local name="$1"; shift; mkdir -p "$CACHE/stamps"; stamp_of "$@" > "$CACHE/stamps/$name"; }
+
+install_gates() {
+  command -v cargo >/dev/null || { note "cargo is missing: install Rust by rustup"; return 1; }
+  if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+    note "rustup component add rustfmt clippy"
+    rustup component add rustfmt clippy
+  fi
+  need cc gcc
+  local deny="$CACHE/tools/bin/cargo-deny"
+  if [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
+    note "cargo install cargo-deny $CARGO_DENY_VERSION"
+    # Unoptimised: it compiles in half the time and checks this lock file in a second.
+    local target; target="$(mktemp -d)"
+    CARGO_TARGET_DIR="$target" cargo install --quiet --locked --debug --root "$CACHE/tools" \
+      --version "$CARGO_DENY_VERSION" cargo-deny </dev/null
+    rm -rf -- "$target"
+  fi
+}
+
+install_python() {
+  need python3 python3
+  local list="$ROOT/scripts/clients/python/requirements.txt" venv="$CACHE/clients/venv"
+  fresh python "$list" && [ -x "$venv/bin/python" ] && return
+  note "Python clients into $venv"
+  python3 -c 'import ensurepip, venv' 2>/dev/null || need no-such-command python3-venv
+  rm -rf -- "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$list" </dev/null
+  made python "$list"
+}
+
+install_go() {
+  need go golang-go
+  local source="$ROOT/scripts/clients/go" binary="$CACHE/clients/franz-go-client"
+  fresh go "$source"/go.mod "$source"/go.sum "$source"/main.go && [ -x "$binary" ] && return
+  note "Go client"
+  (cd "$source" && go build -trimpath -o "$binary" . </dev/null)
+  made go "$source"/go.mod "$source"/go.sum "$source"/main.go
+}
+
+install_java() {
+  need java openjdk-17-jdk-headless
+  need mvn maven
+  local source="$ROOT/scripts/clients/java" program
+  program="$source/src/main/java/ringlog/clients/JavaClient.java"
+  fresh java "$source/pom.xml" "$program" && [ -e "$CACHE/clients/java/java-client.jar" ] && return
+  note "Java client"
+  mvn -q -B -f "$source/pom.xml" -Dclient.build="$CACHE/clients/java" -DskipTests package </dev/null >&2
+  made java "$source/pom.xml" "$program"
+}
+
+install_clients() {
+  need kcat kcat
+  mkdir -p "$CACHE/clients"
+  install_python
+  install_go
+  install_java
+}
+
+install_kafka() {
+  need java openjdk-17-jdk-headless
+  need mvn maven
+  need taskset util-linux
+  "$ROOT/scripts/kafka-peer.sh" install
+}
+
+install_profile() { need valgrind valgrind; }
+
+list() {
+  local line
+  for line in "cargo --version" "rustc --version" "$CACHE/tools/bin/cargo-deny --version" "kcat -V" "go version" \
+    "java -version" "mvn -v" "python3 --version" "valgrind --version"; do
+    # shellcheck disable=SC2086 # the words of the line are the command
+    printf '%-16s %s\n' "$(basename "${line%% *}")" "$($line 2>&1 | grep -m1 -iE 'version|[0-9]+\.[0-9]+' || echo missing)"
+  done
+}
+
+main() {
+  local groups=("$@") group begin
+  [ $# -gt 0 ] || groups=(gates clients kafka profile)
+  for group in "${groups[@]}"; do
+    case "$group" in
+      -h | --help) usage; return 0 ;;
+      list) list; continue ;;
+      gates | clients | kafka | profile) ;;
+      *) usage >&2; return 2 ;;
+    esac
+    begin=$SECONDS
+    "install_$group"
+    note "$group ready ($((SECONDS - begin)) s)"
+  done
+}
+
+main "$@"
