@@ -1,1 +1,22 @@
-//! Crate root.
+//! Load generator and small client for any Kafka-compatible broker.
+//!
+//! Library of `ringlog bench`, `ringlog cat` and `ringlog topic`, and of the binary `ringlog-bench`. It uses the wire
+//! format of `ringlog-protocol` and the executor of `ringlog-io`, and knows nothing of the broker.
+//!
+//! Reading order: [`args`] (what can be asked for), [`run`] (the phases), [`worker`] (producers and readers),
+//! [`pacing`] (when records are meant to be sent), [`record`], [`payload`], [`verify`] (was it all delivered),
+//! [`latency`], [`report`]; then [`client`].
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod client;
+pub mod error;
+pub mod interrupt;
+pub mod latency;
+pub mod pacing;
+pub mod payload;
+pub mod random;
+pub mod record;
+pub mod runtime;
+pub mod units;
+pub mod verify;

@@ -1,0 +1,220 @@
+//! Topic management and offset lookups over [`Client`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ringlog_protocol::api::ApiKey;
+use ringlog_protocol::messages::create_topics::{
+    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse,
+};
+use ringlog_protocol::messages::delete_topics::{DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse};
+use ringlog_protocol::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
+};
+use ringlog_protocol::wire::{DecodeError, Reader};
+
+use super::cluster::{Client, Lane};
+use super::connection::Connection;
+use super::error::ClientError;
+
+/// How long the broker may take for an administrative request.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// A replica id of -1 marks a consumer.
+const CONSUMER_REPLICA_ID: i32 = -1;
+
+/// A position that ListOffsets resolves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetQuery {
+    /// The first offset still kept.
+    Earliest,
+    /// The offset of the next record.
+    Latest,
+    /// The first record at or after this time, milliseconds since the Unix epoch.
+    AtOrAfter(i64),
+}
+
+impl OffsetQuery {
+    fn timestamp(self) -> i64 {
+        match self {
+            OffsetQuery::Latest => -1,
+            OffsetQuery::Earliest => -2,
+            OffsetQuery::AtOrAfter(milliseconds) => milliseconds,
+        }
+    }
+}
+
+/// A topic to create.
+#[derive(Clone, Debug)]
+pub struct NewTopic<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// How many partitions; -1 = the broker's default.
+    pub partitions: i32,
+    /// How many replicas; -1 = the broker's default.
+    pub replication_factor: i16,
+    /// Configs, key and value.
+    pub configs: Vec<(&'a str, &'a str)>,
+}
+
+impl Client {
+    /// Creates a topic and returns when the broker has it.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the broker's own text, and failed requests.
+    pub async fn create_topic(&self, topic: &NewTopic<'_>) -> Result<(), ClientError> {
+        let connection = self.any_connection().await?;
+        let version = connection.version(ApiKey::CreateTopics)?;
+        let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
+        let request = CreateTopicsRequest {
+            topics: vec![CreatableTopic {
+                name: topic.name,
+                num_partitions: topic.partitions,
+                replication_factor: topic.replication_factor,
+                configs: configs.collect(),
+                ..CreatableTopic::default()
+            }],
+            timeout_ms: milliseconds(ADMIN_TIMEOUT),
+            ..CreateTopicsRequest::default()
+        };
+        let body = connection
+            .call(ApiKey::CreateTopics, version, ADMIN_TIMEOUT, |writer, version| request.encode(writer, version))
+            .await?;
+        let response = CreateTopicsResponse::decode(&mut Reader::new(&body), version)
+            .map_err(|source| unreadable(&connection, ApiKey::CreateTopics, version, source))?;
+        let subject = format!("topic '{}'", topic.name);
+        let result = response.topics.iter().find(|result| result.name == topic.name);
+        let result = result.ok_or_else(|| missing(&connection, ApiKey::CreateTopics, &subject))?;
+        refused_if(&connection, ApiKey::CreateTopics, subject, result.error_code, result.error_message)
+    }
+
+    /// Deletes a topic by name.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the broker's own text, and failed requests.
+    pub async fn delete_topic(&self, name: &str) -> Result<(), ClientError> {
+        let connection = self.any_connection().await?;
+        let version = connection.version(ApiKey::DeleteTopics)?;
+        let mut request =
+            DeleteTopicsRequest { timeout_ms: milliseconds(ADMIN_TIMEOUT), ..DeleteTopicsRequest::default() };
+        if version >= 6 {
+            request.topics = vec![DeleteTopicState { name: Some(name), ..DeleteTopicState::default() }];
+        } else {
+            request.topic_names = vec![name];
+        }
+        let body = connection
+            .call(ApiKey::DeleteTopics, version, ADMIN_TIMEOUT, |writer, version| request.encode(writer, version))
+            .await?;
+        let response = DeleteTopicsResponse::decode(&mut Reader::new(&body), version)
+            .map_err(|source| unreadable(&connection, ApiKey::DeleteTopics, version, source))?;
+        self.forget_topic(name);
+        let subject = format!("topic '{name}'");
+        let result = response.responses.iter().find(|result| result.name == Some(name));
+        let result = result.ok_or_else(|| missing(&connection, ApiKey::DeleteTopics, &subject))?;
+        refused_if(&connection, ApiKey::DeleteTopics, subject, result.error_code, result.error_message)
+    }
+
+    /// The offset of `query` in each partition of `topic` named in `partitions`. An offset of -1 means that no record
+    /// is at or after the time asked for.
+    ///
+    /// # Errors
+    /// The first partition's error, or a failed request.
+    pub async fn offsets(
+        &self,
+        topic_name: &str,
+        partitions: &[i32],
+        query: OffsetQuery,
+    ) -> Result<BTreeMap<i32, i64>, ClientError> {
+        let topic = self.topic(topic_name).await?;
+        let mut by_leader: BTreeMap<i32, Vec<ListOffsetsPartition>> = BTreeMap::new();
+        for index in partitions {
+            let partition = topic.partitions.get(index).ok_or_else(|| ClientError::NoLeader {
+                subject: format!("partition {index} of topic '{topic_name}'"),
+                reason: format!("the topic has {} partitions", topic.partitions.len()),
+            })?;
+            by_leader.entry(partition.leader).or_default().push(ListOffsetsPartition {
+                partition_index: *index,
+                timestamp: query.timestamp(),
+                ..ListOffsetsPartition::default()
+            });
+        }
+        let mut offsets = BTreeMap::new();
+        for (node_id, partitions) in by_leader {
+            let connection = self.connection(Lane { node_id, number: 0 }).await?;
+            offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await.inspect_err(|error| {
+                if error.is_retriable() {
+                    self.forget_topic(topic_name);
+                }
+            })?;
+        }
+        Ok(offsets)
+    }
+}
+
+async fn offsets_of_leader(
+    connection: &Connection,
+    topic_name: &str,
+    partitions: Vec<ListOffsetsPartition>,
+    offsets: &mut BTreeMap<i32, i64>,
+) -> Result<(), ClientError> {
+    let version = connection.version(ApiKey::ListOffsets)?;
+    let wanted: Vec<i32> = partitions.iter().map(|partition| partition.partition_index).collect();
+    let request = ListOffsetsRequest {
+        replica_id: CONSUMER_REPLICA_ID,
+        topics: vec![ListOffsetsTopic { name: topic_name, partitions }],
+        ..ListOffsetsRequest::default()
+    };
+    let body = connection
+        .call(ApiKey::ListOffsets, version, Duration::ZERO, |writer, version| request.encode(writer, version))
+        .await?;
+    let response = ListOffsetsResponse::decode(&mut Reader::new(&body), version)
+        .map_err(|source| unreadable(connection, ApiKey::ListOffsets, version, source))?;
+    for topic in response.topics.iter().filter(|topic| topic.name == topic_name) {
+        for partition in &topic.partitions {
+            let subject = format!("partition {} of topic '{topic_name}'", partition.partition_index);
+            refused_if(connection, ApiKey::ListOffsets, subject, partition.error_code, None)?;
+            offsets.insert(partition.partition_index, partition.offset);
+        }
+    }
+    match wanted.iter().find(|index| !offsets.contains_key(index)) {
+        None => Ok(()),
+        Some(index) => {
+            Err(missing(connection, ApiKey::ListOffsets, &format!("partition {index} of topic '{topic_name}'")))
+        }
+    }
+}
+
+pub(super) fn milliseconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}
+
+pub(super) fn unreadable(connection: &Connection, api: ApiKey, version: i16, source: DecodeError) -> ClientError {
+    ClientError::Decode { address: connection.address().to_string(), api: api.name(), version, source }
+}
+
+pub(super) fn missing(connection: &Connection, api: ApiKey, subject: &str) -> ClientError {
+    ClientError::Missing {
+        address: connection.address().to_string(),
+        api: api.name(),
+        subject: subject.to_owned(),
+    }
+}
+
+/// An error if `code` is one.
+pub(super) fn refused_if(
+    connection: &Connection,
+    api: ApiKey,
+    subject: String,
+    code: i16,
+    message: Option<&str>,
+) -> Result<(), ClientError> {
+    if code == 0 {
+        return Ok(());
+    }
+    Err(ClientError::Refused {
+        address: connection.address().to_string(),
+        api: api.name(),
+        subject,
+        code,
+        message: message.map(str::to_owned),
+    })
+}

@@ -1,0 +1,24 @@
+//! A small asynchronous Kafka client on [`ringlog_io::Io`]: enough for load, copying lines and managing topics.
+//!
+//! It speaks plain TCP only (no TLS, no SASL, no groups, no transactions) and never blocks the executor.
+//!
+//! Reading order: [`address`], [`error`], [`wait`] (how tasks wait for each other), [`connection`] (one socket),
+//! [`handshake`] (versions), [`metadata`] (brokers, topics, leaders), [`cluster`] (connections by leader),
+//! [`admin`] (topics, offsets), [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
+
+pub mod address;
+pub mod admin;
+pub mod cluster;
+pub mod connection;
+pub mod error;
+pub mod fetcher;
+pub mod handshake;
+pub mod metadata;
+pub mod partitioner;
+pub mod producer;
+pub mod reader;
+pub mod reading;
+pub mod wait;
+
+pub use cluster::{Client, ClientConfig};
+pub use error::ClientError;

@@ -1,0 +1,493 @@
+//! Owns `ringlog topic`: creates, lists, describes and deletes topics of any Kafka broker, as tables or JSON.
+//!
+//! It keeps no state and knows the broker only through its Kafka port. Results go to standard output, everything else
+//! to standard error.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use ringlog_bench::client::address::parse_bootstrap;
+use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
+use ringlog_bench::client::metadata::TopicImage;
+use ringlog_bench::client::{Client, ClientConfig, ClientError};
+use ringlog_protocol::error_code::ErrorCode;
+use serde::Serialize;
+
+use crate::process::exit::Exit;
+
+/// Create, list, describe and delete topics.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Broker addresses, HOST:PORT[,HOST:PORT]
+    #[arg(short, long, global = true, default_value = "127.0.0.1:9092", value_name = "LIST")]
+    pub bootstrap_server: String,
+
+    /// Table or JSON on standard output
+    #[arg(short, long, global = true, value_enum, default_value = "table")]
+    pub output: Output,
+
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+/// What to do with topics.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Create topics
+    Create {
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Partitions of each; -1 = the broker's default
+        #[arg(short, long, default_value_t = -1, value_name = "N", allow_negative_numbers = true)]
+        partitions: i32,
+        /// Replicas of each partition; -1 = the broker's default
+        #[arg(short, long, default_value_t = -1, value_name = "N", allow_negative_numbers = true)]
+        replication_factor: i16,
+        /// A config of the topics; may be repeated
+        #[arg(short, long = "config", value_name = "KEY=VALUE", value_parser = parse_config)]
+        configs: Vec<(String, String)>,
+        /// Do nothing where a topic of the name exists already
+        #[arg(long)]
+        if_not_exists: bool,
+    },
+    /// List topics
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show partitions, leaders and offsets
+    Describe {
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Delete topics and all their records
+    Delete {
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+fn parse_config(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is not KEY=VALUE, as in retention.ms=3600000")),
+    }
+}
+
+/// What one verb found out. Printed by the caller.
+#[derive(Debug, Default)]
+struct Outcome {
+    table: String,
+    json: serde_json::Value,
+    /// Texts of what failed, in order.
+    failures: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TopicError {
+    #[error("{source}")]
+    Client {
+        #[from]
+        source: ClientError,
+    },
+    #[error("cannot start the client: {source}")]
+    Setup {
+        #[from]
+        source: ringlog_io::IoSetupError,
+    },
+    #[error("cannot encode the result: {source}")]
+    Json {
+        #[from]
+        source: serde_json::Error,
+    },
+    #[error("nothing deleted: confirm with --yes, because standard input is not a terminal that could be asked")]
+    Unconfirmed,
+    #[error("nothing deleted")]
+    Declined,
+}
+
+/// Runs the verb. Exit codes: 0 done, 1 failed or declined, 2 wrong usage.
+pub fn run(args: Args) -> ExitCode {
+    let bootstrap = match parse_bootstrap(&args.bootstrap_server) {
+        Ok(bootstrap) => bootstrap,
+        Err(error) => {
+            eprintln!("ringlog topic: --bootstrap-server: {error}");
+            return Exit::Usage.into();
+        }
+    };
+    let output = args.output;
+    let result = ringlog_bench::runtime::block_on(|io| async move {
+        let client = Client::connect(&io, ClientConfig::new(bootstrap)).await?;
+        execute(&client, args.verb).await
+    });
+    let outcome = match result.map_err(TopicError::from).and_then(|outcome| outcome) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("ringlog topic: {error}");
+            let is_usage = matches!(error, TopicError::Unconfirmed);
+            return if is_usage { Exit::Usage.into() } else { Exit::Failure.into() };
+        }
+    };
+    for failure in &outcome.failures {
+        eprintln!("ringlog topic: {failure}");
+    }
+    let text = match output {
+        Output::Table => outcome.table,
+        Output::Json => format!("{:#}\n", outcome.json),
+    };
+    let printed = io::stdout().lock().write_all(text.as_bytes());
+    let is_done = outcome.failures.is_empty() && printed.is_ok();
+    if is_done { Exit::Success.into() } else { Exit::Failure.into() }
+}
+
+async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
+    match verb {
+        Verb::Create { names, partitions, replication_factor, configs, if_not_exists } => {
+            let configs: Vec<(&str, &str)> =
+                configs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let mut outcome = Outcome::default();
+            let mut created = Vec::new();
+            for name in &names {
+                let topic = NewTopic { name, partitions, replication_factor, configs: configs.clone() };
+                match create_one(client, &topic, if_not_exists).await {
+                    Ok(summary) => {
+                        outcome.table.push_str(&summary.sentence());
+                        created.push(summary);
+                    }
+                    Err(error) => outcome.failures.push(error.to_string()),
+                }
+            }
+            outcome.json = serde_json::to_value(created)?;
+            Ok(outcome)
+        }
+        Verb::List => list(client).await,
+        Verb::Describe { names } => describe(client, &names).await,
+        Verb::Delete { names, yes } => {
+            if !yes {
+                confirm(&names)?;
+            }
+            delete(client, &names).await
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct CreatedTopic {
+    name: String,
+    id: String,
+    partitions: usize,
+    replication_factor: usize,
+    existed: bool,
+}
+
+impl CreatedTopic {
+    fn of(topic: &TopicImage, existed: bool) -> CreatedTopic {
+        CreatedTopic {
+            name: topic.name.clone(),
+            id: topic.id.to_string(),
+            partitions: topic.partitions.len(),
+            replication_factor: replication_factor(topic),
+            existed,
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let verb = if self.existed { "kept existing" } else { "created" };
+        format!(
+            "{verb} topic {}: {} partition{}, {} replica{}, id {}\n",
+            self.name,
+            self.partitions,
+            plural(self.partitions),
+            self.replication_factor,
+            plural(self.replication_factor),
+            self.id
+        )
+    }
+}
+
+async fn create_one(
+    client: &Client,
+    topic: &NewTopic<'_>,
+    if_not_exists: bool,
+) -> Result<CreatedTopic, ClientError> {
+    let existed = match client.create_topic(topic).await {
+        Ok(()) => false,
+        Err(error) if if_not_exists && error.code() == Some(ErrorCode::TopicAlreadyExists) => true,
+        Err(error) => return Err(error),
+    };
+    Ok(CreatedTopic::of(&*client.topic(topic.name).await?, existed))
+}
+
+fn replication_factor(topic: &TopicImage) -> usize {
+    topic.partitions.values().map(|partition| partition.replicas.len()).max().unwrap_or(0)
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[derive(Debug, Serialize)]
+struct ListedTopic {
+    name: String,
+    id: String,
+    partitions: usize,
+    replication_factor: usize,
+    internal: bool,
+}
+
+async fn list(client: &Client) -> Result<Outcome, TopicError> {
+    let image = client.metadata(None).await?;
+    let topics: Vec<ListedTopic> = image
+        .topics
+        .values()
+        .map(|topic| ListedTopic {
+            name: topic.name.clone(),
+            id: topic.id.to_string(),
+            partitions: topic.partitions.len(),
+            replication_factor: replication_factor(topic),
+            internal: topic.is_internal,
+        })
+        .collect();
+    let mut table = new_table(&["TOPIC", "PARTITIONS", "REPLICAS", "INTERNAL", "ID"]);
+    align_right(&mut table, &[1, 2]);
+    for topic in &topics {
+        let internal = if topic.internal { "yes" } else { "" };
+        let (partitions, replicas) = (topic.partitions.to_string(), topic.replication_factor.to_string());
+        table.add_row([topic.name.as_str(), &partitions, &replicas, internal, &topic.id]);
+    }
+    Ok(Outcome { table: rendered(&table), json: serde_json::to_value(topics)?, failures: Vec::new() })
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedTopic {
+    name: String,
+    id: String,
+    internal: bool,
+    partitions: Vec<DescribedPartition>,
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedPartition {
+    partition: i32,
+    leader: i32,
+    leader_epoch: i32,
+    replicas: Vec<i32>,
+    in_sync: Vec<i32>,
+    earliest_offset: i64,
+    latest_offset: i64,
+}
+
+async fn describe(client: &Client, names: &[String]) -> Result<Outcome, TopicError> {
+    let mut outcome = Outcome::default();
+    let mut described = Vec::new();
+    for name in names {
+        match describe_one(client, name).await {
+            Ok(topic) => {
+                outcome.table.push_str(&description(&topic));
+                described.push(topic);
+            }
+            Err(error) => outcome.failures.push(error.to_string()),
+        }
+    }
+    outcome.json = serde_json::to_value(described)?;
+    Ok(outcome)
+}
+
+async fn describe_one(client: &Client, name: &str) -> Result<DescribedTopic, ClientError> {
+    // Not from memory and without waiting: a topic that is not there is told at once.
+    let image = client.metadata(Some(&[name])).await?;
+    let connection = client.any_connection().await?;
+    let topic = image.topics.get(name).ok_or_else(|| ClientError::Missing {
+        address: connection.address().to_string(),
+        api: "Metadata",
+        subject: format!("topic '{name}'"),
+    })?;
+    if let Some(error) = topic.error(connection.address()) {
+        return Err(error);
+    }
+    let indices: Vec<i32> = topic.partitions.keys().copied().collect();
+    let earliest = client.offsets(name, &indices, OffsetQuery::Earliest).await?;
+    let latest = client.offsets(name, &indices, OffsetQuery::Latest).await?;
+    Ok(DescribedTopic {
+        name: topic.name.clone(),
+        id: topic.id.to_string(),
+        internal: topic.is_internal,
+        partitions: described_partitions(topic, &earliest, &latest),
+    })
+}
+
+fn described_partitions(
+    topic: &TopicImage,
+    earliest: &BTreeMap<i32, i64>,
+    latest: &BTreeMap<i32, i64>,
+) -> Vec<DescribedPartition> {
+    let offset = |offsets: &BTreeMap<i32, i64>, index| offsets.get(index).copied().unwrap_or(-1);
+    topic
+        .partitions
+        .iter()
+        .map(|(index, partition)| DescribedPartition {
+            partition: *index,
+            leader: partition.leader,
+            leader_epoch: partition.leader_epoch,
+            replicas: partition.replicas.clone(),
+            in_sync: partition.in_sync.clone(),
+            earliest_offset: offset(earliest, index),
+            latest_offset: offset(latest, index),
+        })
+        .collect()
+}
+
+fn description(topic: &DescribedTopic) -> String {
+    let internal = if topic.internal { ", internal" } else { "" };
+    let count = topic.partitions.len();
+    let head = format!("topic {} (id {}{internal}): {count} partition{}\n", topic.name, topic.id, plural(count));
+    let mut table =
+        new_table(&["PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "EARLIEST", "LATEST", "RECORDS"]);
+    align_right(&mut table, &[0, 1, 2, 5, 6, 7]);
+    for partition in &topic.partitions {
+        // Offsets between the ends may have been compacted away, hence "at most".
+        let records = partition.latest_offset - partition.earliest_offset;
+        table.add_row([
+            partition.partition.to_string(),
+            partition.leader.to_string(),
+            partition.leader_epoch.to_string(),
+            joined(&partition.replicas),
+            joined(&partition.in_sync),
+            partition.earliest_offset.to_string(),
+            partition.latest_offset.to_string(),
+            records.to_string(),
+        ]);
+    }
+    format!("{head}{}", rendered(&table))
+}
+
+async fn delete(client: &Client, names: &[String]) -> Result<Outcome, TopicError> {
+    let mut outcome = Outcome::default();
+    let mut deleted = Vec::new();
+    for name in names {
+        match client.delete_topic(name).await {
+            Ok(()) => {
+                outcome.table.push_str(&format!("deleted topic {name}\n"));
+                deleted.push(name);
+            }
+            Err(error) => outcome.failures.push(error.to_string()),
+        }
+    }
+    outcome.json = serde_json::to_value(deleted)?;
+    Ok(outcome)
+}
+
+/// Asks on the terminal; only `y` and `yes` delete.
+fn confirm(names: &[String]) -> Result<(), TopicError> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Err(TopicError::Unconfirmed);
+    }
+    eprint!("delete {} and all records? [y/N] ", names.join(", "));
+    let mut answer = String::new();
+    match stdin.lock().read_line(&mut answer) {
+        Ok(_) if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") => Ok(()),
+        _ => Err(TopicError::Declined),
+    }
+}
+
+fn new_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+fn align_right(table: &mut Table, columns: &[usize]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+fn rendered(table: &Table) -> String {
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn joined(numbers: &[i32]) -> String {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Cli::try_parse_from(std::iter::once("topic").chain(line.split_whitespace())).map(|cli| cli.args)
+    }
+
+    #[test]
+    fn verbs_take_their_options_before_and_after() {
+        let args = parse("create orders -p 3 -c retention.ms=1000 -c a=b=c --if-not-exists -o json").expect("valid");
+        assert_eq!(args.output, Output::Json);
+        let Verb::Create { names, partitions, replication_factor, configs, if_not_exists } = args.verb else {
+            panic!("create was asked for");
+        };
+        assert_eq!((names, partitions, replication_factor), (vec!["orders".to_owned()], 3, -1));
+        assert_eq!(configs, [("retention.ms".into(), "1000".into()), ("a".into(), "b=c".into())]);
+        assert!(if_not_exists);
+        assert!(matches!(parse("ls -b h:1").expect("valid").verb, Verb::List));
+        assert!(matches!(parse("delete a b --yes").expect("valid").verb, Verb::Delete { yes: true, .. }));
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for line in ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn descriptions_show_leaders_and_offsets_in_aligned_columns() {
+        let partition = |partition, latest_offset| DescribedPartition {
+            partition,
+            leader: 1,
+            leader_epoch: 4,
+            replicas: vec![1, 2],
+            in_sync: vec![1],
+            earliest_offset: 5,
+            latest_offset,
+        };
+        let topic = DescribedTopic {
+            name: "orders".to_owned(),
+            id: "AAAAAAAAAAAAAAAAAAAAAQ".to_owned(),
+            internal: false,
+            partitions: vec![partition(0, 1_005), partition(1, 5)],
+        };
+        let text = description(&topic);
+        assert!(text.starts_with("topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions\n"), "{text}");
+        let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["0", "1", "4", "1,2", "1", "5", "1005", "1000"]);
+        assert_eq!(rows[1], ["1", "1", "4", "1,2", "1", "5", "5", "0"]);
+        assert!(text.lines().all(|line| line.trim_end() == line));
+    }
+}
