@@ -3,13 +3,11 @@
 //! The output is committed, so that builds need no generator and reviews see what changes. With `--check` nothing is
 //! written: it exits with 1 and names the files that differ from what the schema says.
 
-mod emit;
-mod model;
-mod parse;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+
+use ringlog_codegen::{emit, parse};
 
 /// Why nothing could be generated.
 #[derive(Debug, thiserror::Error)]

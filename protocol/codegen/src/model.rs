@@ -136,11 +136,17 @@ impl Api {
     }
 
     /// The struct of this name.
+    ///
+    /// # Panics
+    /// For a name that no field of this API has.
     pub fn find(&self, name: &str) -> &Struct {
         self.structs.iter().find(|item| item.name == name).expect("the parser refuses unknown structs")
     }
 
-    /// Computes [`Struct::range`] of all structs. Returns the line of a field that no version has.
+    /// Computes [`Struct::range`] of all structs.
+    ///
+    /// # Errors
+    /// Line and message for a field that no version has.
     pub fn compute_ranges(&mut self) -> Result<(), (usize, String)> {
         let mut ranges: BTreeMap<String, Range> = BTreeMap::new();
         for index in 0..self.structs.len() {

@@ -17,6 +17,9 @@ const INDENT: usize = 4;
 type Result<T, E = (usize, String)> = std::result::Result<T, E>;
 
 /// Parses the file `file` (its name, for errors and for the module's name) with content `text`.
+///
+/// # Errors
+/// [`ParseError`] for the first mistake.
 pub fn parse(file: &str, text: &str) -> Result<Api, ParseError> {
     parse_api(file.trim_end_matches(".kafka"), text).map_err(|(line, message)| ParseError {
         file: file.to_owned(),
