@@ -115,7 +115,7 @@ fn bombs_stop_at_the_limit_and_the_steady_state_allocates_nothing() {
         });
         // A buffer that grows is counted with its successor while the bytes move; 1 MiB is for the codec states.
         assert!(
-            peak_bytes <= 2 * limit_bytes,
+            peak_bytes <= 2 * limit_bytes + (1 << 20),
             "{codec}: {peak_bytes} bytes at the peak, limit {limit_bytes}"
         );
         assert!(scratch.capacity() <= limit_bytes + 1);

@@ -50,49 +50,65 @@ impl<'a> Cursor<'a> {
     /// A signed 32-bit zig-zag varint.
     #[inline]
     pub(super) fn varint(&mut self, field: &'static str) -> Result<i32, RecordFault> {
-        if let [byte, tail @ ..] = self.rest
-            && *byte < 0x80
-        {
-            self.rest = tail;
-            return Ok(unzigzag(u64::from(*byte)) as i32);
+        if let Some(value) = self.short_form() {
+            return Ok(unzigzag(value) as i32);
         }
-        let value = self.long_form(VARINT_BYTES_MAX, field)?;
-        match u32::try_from(value) {
-            Ok(value) => Ok(unzigzag(u64::from(value)) as i32),
-            Err(_) => Err(RecordFault::Varint { field, bytes_max: VARINT_BYTES_MAX as u32 }),
+        match self.long_form(VARINT_BYTES_MAX).and_then(|value| u32::try_from(value).ok()) {
+            Some(value) => Ok(unzigzag(u64::from(value)) as i32),
+            None => Err(self.fault(field, VARINT_BYTES_MAX)),
         }
     }
 
     /// A signed 64-bit zig-zag varint.
     #[inline]
     pub(super) fn varlong(&mut self, field: &'static str) -> Result<i64, RecordFault> {
-        if let [byte, tail @ ..] = self.rest
-            && *byte < 0x80
-        {
-            self.rest = tail;
-            return Ok(unzigzag(u64::from(*byte)));
+        if let Some(value) = self.short_form() {
+            return Ok(unzigzag(value));
         }
-        Ok(unzigzag(self.long_form(VARLONG_BYTES_MAX, field)?))
+        self.long_form(VARLONG_BYTES_MAX).map(unzigzag).ok_or_else(|| self.fault(field, VARLONG_BYTES_MAX))
     }
 
-    fn long_form(&mut self, bytes_max: usize, field: &'static str) -> Result<u64, RecordFault> {
+    /// One byte or two: nearly all fields of nearly all records.
+    #[inline]
+    fn short_form(&mut self) -> Option<u64> {
+        match self.rest {
+            [first, tail @ ..] if *first < 0x80 => {
+                self.rest = tail;
+                Some(u64::from(*first))
+            }
+            [first, second, tail @ ..] if *second < 0x80 => {
+                self.rest = tail;
+                Some(u64::from(*first & 0x7f) | u64::from(*second) << 7)
+            }
+            _ => None,
+        }
+    }
+
+    /// Moves only if there is a varint of at most `bytes_max` bytes and 64 bits.
+    fn long_form(&mut self, bytes_max: usize) -> Option<u64> {
         let mut value = 0u64;
-        for index in 0..bytes_max {
-            let Some(&byte) = self.rest.get(index) else {
-                let left_bytes = self.rest.len() as u64;
-                return Err(RecordFault::Truncated { field, needed_bytes: left_bytes + 1, left_bytes });
-            };
+        for (index, byte) in self.rest.iter().take(bytes_max).enumerate() {
             let bits = u64::from(byte & 0x7f);
             if index == VARLONG_BYTES_MAX - 1 && bits > 1 {
-                return Err(RecordFault::Varint { field, bytes_max: bytes_max as u32 });
+                return None;
             }
             value |= bits << (7 * index);
-            if byte < 0x80 {
+            if *byte < 0x80 {
                 self.rest = self.rest.get(index + 1..).unwrap_or_default();
-                return Ok(value);
+                return Some(value);
             }
         }
-        Err(RecordFault::Varint { field, bytes_max: bytes_max as u32 })
+        None
+    }
+
+    /// Why [`Cursor::long_form`] found nothing, or nothing that fits. Apart, so that the error's size burdens no read that succeeds.
+    #[cold]
+    fn fault(&self, field: &'static str, bytes_max: usize) -> RecordFault {
+        let left_bytes = self.rest.len() as u64;
+        if self.rest.len() < bytes_max && self.rest.iter().all(|byte| *byte >= 0x80) {
+            return RecordFault::Truncated { field, needed_bytes: left_bytes + 1, left_bytes };
+        }
+        RecordFault::Varint { field, bytes_max: bytes_max as u32 }
     }
 }
 
