@@ -1,7 +1,7 @@
 //! The driver for kernels and sandboxes without io_uring: non-blocking sockets on one epoll instance, files on worker
 //! threads. An operation is tried at once and parked when the socket is not ready.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::net::{RecvFlags, SocketFlags};
-use slab::Slab;
 
 use crate::RECEIVE_SOME_BYTES_MAX;
 use crate::blocking::{Work, WorkerPool};
@@ -22,7 +21,7 @@ use crate::features::{self, Feature, FeatureSet};
 use crate::file::{self, File};
 use crate::network;
 use crate::notify::{Notifier, WakeState};
-use crate::operation::{Completion, FileOperation, Operation, Returned, Token};
+use crate::operation::{Completion, FileOperation, Operation, Returned, Token, TokenMap};
 use crate::options::{ExecutorConfig, ListenOptions};
 use crate::random::Random;
 use crate::socket::{Listener, ListenerHandle, SocketHandle, SocketInner, Watch};
@@ -42,9 +41,9 @@ pub(crate) struct EpollDriver {
     features: FeatureSet,
     /// Finished without waiting, not yet delivered.
     ready: Vec<Completion>,
-    parked: Slab<Parked>,
+    parked: TokenMap<Pending>,
     /// Parked operations by watch id and direction, in order of arrival.
-    waiting: std::collections::HashMap<(u64, Direction), VecDeque<usize>, ahash::RandomState>,
+    waiting: HashMap<(u64, Direction), VecDeque<Token>, ahash::RandomState>,
     scratch: Box<[u8]>,
     stats: DriverStats,
     /// epoll_pwait2 is missing or refused: deadlines are rounded up to milliseconds.
@@ -55,12 +54,6 @@ pub(crate) struct EpollDriver {
 enum Direction {
     Read,
     Write,
-}
-
-/// An operation that waits for its socket.
-struct Parked {
-    token: Token,
-    pending: Pending,
 }
 
 /// A socket operation between two attempts.
@@ -117,21 +110,15 @@ impl EpollDriver {
         epoll::add(&epoll, wake.event(), data, epoll::EventFlags::IN)
             .map_err(|error| refused("epoll_ctl")(error.into()))?;
         let mut random = config.seed.map_or_else(Random::from_kernel, Random::from_seed);
-        let hasher = ahash::RandomState::with_seeds(
-            random.next_u64(),
-            random.next_u64(),
-            random.next_u64(),
-            random.next_u64(),
-        );
         Ok(Self {
             epoll: Arc::new(epoll),
             pool: WorkerPool::new(config.worker_threads, Arc::clone(&wake)),
             wake,
-            random,
             features: FeatureSet::new(&features::probe_common(), config.features),
             ready: Vec::new(),
-            parked: Slab::new(),
-            waiting: std::collections::HashMap::with_hasher(hasher),
+            parked: TokenMap::new(),
+            waiting: HashMap::with_hasher(random.hasher()),
+            random,
             scratch: vec![0; RECEIVE_SOME_BYTES_MAX].into_boxed_slice(),
             stats: DriverStats::default(),
             coarse_timeouts: false,
@@ -155,8 +142,8 @@ impl EpollDriver {
                     self.finish(token, Err(error), pending.give_back());
                     return;
                 }
-                let index = self.parked.insert(Parked { token, pending });
-                self.waiting.entry(key).or_default().push_back(index);
+                self.parked.insert(token, pending);
+                self.waiting.entry(key).or_default().push_back(token);
             }
         }
     }
@@ -212,12 +199,13 @@ impl EpollDriver {
     /// The socket has become ready: tries what is parked, in order, until one has to wait again.
     fn retry(&mut self, key: (u64, Direction)) {
         let Some(mut queue) = self.waiting.remove(&key) else { return };
-        while let Some(index) = queue.pop_front() {
-            let Parked { token, pending } = self.parked.remove(index);
+        while let Some(token) = queue.pop_front() {
+            let Some(pending) = self.parked.remove(token) else { continue };
             match self.attempt(pending) {
                 Attempt::Finished(result, returned) => self.finish(token, result, returned),
                 Attempt::NotReady(pending) => {
-                    queue.push_front(self.parked.insert(Parked { token, pending }));
+                    self.parked.insert(token, pending);
+                    queue.push_front(token);
                     self.waiting.insert(key, queue);
                     return;
                 }
@@ -425,16 +413,10 @@ impl Driver for EpollDriver {
     }
 
     fn cancel(&mut self, token: Token) {
-        // Dropping a future in flight is rare, and few operations are parked: a scan is cheaper than an index.
-        let Some(index) =
-            self.parked.iter().find(|(_, parked)| parked.token == token).map(|(index, _)| index)
-        else {
-            return;
-        };
-        let Parked { pending, .. } = self.parked.remove(index);
+        let Some(pending) = self.parked.remove(token) else { return };
         let key = (pending.watched().0.id, pending.direction());
         if let Some(queue) = self.waiting.get_mut(&key) {
-            queue.retain(|waiting| *waiting != index);
+            queue.retain(|waiting| *waiting != token);
             if queue.is_empty() {
                 self.waiting.remove(&key);
             }

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::operation::{Completion, OperationTable};
 use crate::options::{DriverKind, ExecutorConfig};
 use crate::task::{LiveTasks, Priority, TaskQueue};
 use crate::timers::Timers;
+use crate::uring::UringDriver;
 
 /// Tasks run in one turn before the driver is asked again, so that a busy queue cannot delay completions.
 const TASKS_PER_TURN_MAX: usize = 128;
@@ -362,8 +363,22 @@ impl Executor {
 
 fn build_driver(config: &ExecutorConfig) -> Result<Box<dyn Driver>, IoSetupError> {
     match config.driver {
-        DriverKind::Epoll | DriverKind::Auto | DriverKind::IoUring => Ok(Box::new(EpollDriver::new(config)?)),
+        DriverKind::Epoll => Ok(Box::new(EpollDriver::new(config)?)),
+        DriverKind::IoUring => Ok(Box::new(UringDriver::new(config)?)),
+        DriverKind::Auto => match UringDriver::new(config) {
+            Ok(driver) => Ok(Box::new(driver)),
+            Err(error) => {
+                log_fallback(&error);
+                Ok(Box::new(EpollDriver::new(config)?))
+            }
+        },
     }
+}
+
+/// One line for the process, however many cores fall back.
+fn log_fallback(error: &IoSetupError) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::warn!(%error, "running on the epoll driver"));
 }
 
 /// The waker of the main future, which is no task: it is polled by the loop itself.

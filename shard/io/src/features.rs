@@ -99,6 +99,11 @@ impl FeatureSwitches {
         self
     }
 
+    /// The same without demands, for a look before the probe is complete.
+    pub(crate) fn quiet(self) -> Self {
+        Self { demanded: 0, ..self }
+    }
+
     /// Every feature off: what the oldest supported kernel has.
     pub fn oldest() -> Self {
         Feature::ALL.into_iter().fold(Self::default(), Self::without)

@@ -28,6 +28,7 @@ pub mod sim;
 mod socket;
 mod task;
 mod timers;
+mod uring;
 
 pub use aligned::{ALIGNMENT_BYTES, AlignedBuffer};
 pub use clock::Monotonic;

@@ -292,6 +292,54 @@ pub struct Completion {
     pub returned: Returned,
 }
 
+/// Values by token: what a driver keeps of its operations in flight. Tokens are small numbers, so a vector it is.
+pub(crate) struct TokenMap<T> {
+    slots: Vec<Option<T>>,
+    count: usize,
+}
+
+impl<T> TokenMap<T> {
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), count: 0 }
+    }
+
+    /// Stores the value of a token that has none.
+    pub(crate) fn insert(&mut self, token: Token, value: T) -> &mut T {
+        if token.0 >= self.slots.len() {
+            self.slots.resize_with(token.0 + 1, || None);
+        }
+        let slot = &mut self.slots[token.0];
+        assert!(slot.is_none(), "a token names one operation in flight");
+        self.count += 1;
+        slot.insert(value)
+    }
+
+    pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut T> {
+        self.slots.get_mut(token.0)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, token: Token) -> Option<T> {
+        let value = self.slots.get_mut(token.0)?.take()?;
+        self.count -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The tokens that have a value, ascending.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
+        used.map(|(index, _)| Token(index)).collect()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.count = 0;
+    }
+}
+
 /// One operation as its future sees it.
 enum Slot {
     Waiting(Option<Waker>),

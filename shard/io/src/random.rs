@@ -49,6 +49,11 @@ impl Random {
         result
     }
 
+    /// A hasher seeded from this generator.
+    pub(crate) fn hasher(&mut self) -> ahash::RandomState {
+        ahash::RandomState::with_seeds(self.next_u64(), self.next_u64(), self.next_u64(), self.next_u64())
+    }
+
     /// A number in `0..bound` (0 for a bound of 0), by the multiply-shift method; its bias of 2^-64 per unit does not matter here.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);

@@ -21,6 +21,8 @@ pub struct SocketInner {
     pub(crate) watch: Watch,
     /// Whether the last receive left bytes behind: the next one should try at once instead of waiting first.
     pub(crate) likely_readable: AtomicBool,
+    /// Whether a send is in the ring: the next one waits, so that bytes keep their order.
+    pub(crate) sending: AtomicBool,
 }
 
 pub(crate) enum SocketKind {
@@ -68,6 +70,7 @@ impl SocketInner {
             kind: SocketKind::Descriptor(descriptor),
             watch: Watch::new(),
             likely_readable: AtomicBool::new(true),
+            sending: AtomicBool::new(false),
         })
     }
 
@@ -76,6 +79,7 @@ impl SocketInner {
             kind: SocketKind::Simulated(socket),
             watch: Watch::new(),
             likely_readable: AtomicBool::new(true),
+            sending: AtomicBool::new(false),
         })
     }
 
@@ -164,6 +168,11 @@ impl Socket {
     /// Ends our direction: the peer sees the end after what was sent; we can still receive.
     pub fn shutdown_write(&self) {
         self.shut(Shutdown::Write);
+    }
+
+    /// Ends the peer's direction: a receive in flight ends as if the peer had closed; we can still send.
+    pub fn shutdown_read(&self) {
+        self.shut(Shutdown::Read);
     }
 
     fn shut(&self, how: Shutdown) {

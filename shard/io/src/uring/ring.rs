@@ -1,0 +1,195 @@
+//! The ring itself: how it is set up, how it is entered, how it sleeps. Knows no operation.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Probe, opcode};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+use crate::error::IoSetupError;
+use crate::features::{self, Feature};
+use crate::notify::WakeState;
+
+/// Completions that fit, as a multiple of the submissions: each connection keeps a receive in flight, and those may all
+/// complete at once. The kernel keeps what does not fit, at a price.
+const COMPLETIONS_PER_SUBMISSION: u32 = 4;
+
+pub(crate) struct Ring {
+    pub(crate) inner: IoUring,
+    sleep: Sleep,
+    pub(crate) syscalls: u64,
+}
+
+/// Where a loop sleeps.
+enum Sleep {
+    /// In the ring, not counted as waiting for a disk (`IORING_ENTER_NO_IOWAIT`, Linux 6.15).
+    InRing,
+    /// In poll(2) on an eventfd of the ring. Older kernels count a sleep in the ring as waiting for a disk and show an
+    /// idle broker as 100 % iowait; this costs a second system call. (Polling the ring's own descriptor does not work:
+    /// deferred work does not wake it.)
+    InPoll { event: OwnedFd },
+}
+
+impl Ring {
+    /// Sets up a ring whose work runs only when its own thread enters it (no interrupts of running code).
+    pub(crate) fn new(entries: u32) -> Result<Self, IoSetupError> {
+        let mut inner = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_clamp()
+            .setup_cqsize(entries.saturating_mul(COMPLETIONS_PER_SUBMISSION))
+            .dontfork()
+            .build(entries)
+            .map_err(IoSetupError::ring)?;
+        if !inner.params().is_feature_ext_arg() || !inner.params().is_feature_nodrop() {
+            return Err(IoSetupError::RingTooOld { missing: "IORING_FEAT_EXT_ARG" });
+        }
+        let mut probe = Probe::new();
+        inner.submitter().register_probe(&mut probe).map_err(IoSetupError::ring)?;
+        let needed = [
+            (opcode::Accept::CODE, "IORING_OP_ACCEPT"),
+            (opcode::Connect::CODE, "IORING_OP_CONNECT"),
+            (opcode::Recv::CODE, "IORING_OP_RECV"),
+            (opcode::Send::CODE, "IORING_OP_SEND"),
+            (opcode::SendMsg::CODE, "IORING_OP_SENDMSG"),
+            (opcode::Read::CODE, "IORING_OP_READ"),
+            (opcode::Write::CODE, "IORING_OP_WRITE"),
+            (opcode::PollAdd::CODE, "IORING_OP_POLL_ADD"),
+            (opcode::AsyncCancel::CODE, "IORING_OP_ASYNC_CANCEL"),
+        ];
+        for (code, missing) in needed {
+            if !probe.is_supported(code) {
+                return Err(IoSetupError::RingTooOld { missing });
+            }
+        }
+        // Saves the look-up of the descriptor on each enter; a kernel that refuses loses only that.
+        let _ = inner.submitter().register_ring_fd();
+        Ok(Self { inner, sleep: Sleep::InRing, syscalls: 0 })
+    }
+
+    /// What this kernel can do for a ring.
+    pub(crate) fn probe(&self) -> Vec<Feature> {
+        let mut available = features::probe_common();
+        if self.inner.params().is_feature_no_iowait() {
+            available.push(Feature::NoIowait);
+        }
+        available
+    }
+
+    /// Sleeps outside the ring from now on; see [`Sleep::InPoll`].
+    pub(crate) fn sleep_in_poll(&mut self) -> io::Result<()> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.inner.submitter().register_eventfd(event.as_raw_fd())?;
+        self.inner.completion().disable_eventfd();
+        self.sleep = Sleep::InPoll { event };
+        Ok(())
+    }
+
+    /// Whether wakes must come through the ring.
+    pub(crate) fn sleeps_in_ring(&self) -> bool {
+        matches!(self.sleep, Sleep::InRing)
+    }
+
+    /// Queues a submission; enters the kernel only when the queue is full.
+    ///
+    /// # Safety
+    /// What the entry points to must stay valid and in place until its last completion.
+    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
+        loop {
+            // SAFETY: the caller's promise.
+            if unsafe { self.inner.submission().push(entry) }.is_ok() {
+                return;
+            }
+            self.enter(0, None);
+        }
+    }
+
+    /// Whether an enter without waiting would do anything.
+    pub(crate) fn has_work(&mut self) -> bool {
+        let submission = self.inner.submission();
+        !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
+    }
+
+    /// Submits what is queued and runs what has completed, without waiting.
+    pub(crate) fn flush(&mut self) {
+        if self.has_work() {
+            self.enter(0, None);
+        }
+    }
+
+    /// Submits what is queued and waits for a completion or a wake, at most `timeout`.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>, wake: &WakeState) {
+        match &self.sleep {
+            Sleep::InRing => self.enter(1, timeout),
+            Sleep::InPoll { .. } => self.wait_in_poll(timeout, wake),
+        }
+    }
+
+    fn wait_in_poll(&mut self, timeout: Option<Duration>, wake: &WakeState) {
+        self.flush();
+        self.inner.completion().enable_eventfd();
+        // The kernel marks work and then looks whether to signal; we ask for signals and then look for work.
+        fence(Ordering::SeqCst);
+        if !self.has_work() && self.inner.completion().is_empty() {
+            self.poll(timeout, wake);
+        }
+        self.inner.completion().disable_eventfd();
+        self.flush();
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>, wake: &WakeState) {
+        let Sleep::InPoll { event } = &self.sleep else { return };
+        let timeout = timeout.map(|timeout| rustix::event::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut polled = [
+            PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(wake.event(), PollFlags::IN),
+        ];
+        self.syscalls += 1;
+        // An interrupted sleep is a short one; the loop comes back.
+        let _ = rustix::event::poll(&mut polled, timeout.as_ref());
+        let [ring_ready, woken] = polled.map(|polled| !polled.revents().is_empty());
+        if ring_ready {
+            let mut counter = [0_u8; 8];
+            // An empty counter is what we want to reach.
+            let _ = rustix::io::read(event, &mut counter);
+        }
+        if woken {
+            wake.drain();
+        }
+    }
+
+    fn enter(&mut self, want: usize, timeout: Option<Duration>) {
+        self.syscalls += 1;
+        let timespec = timeout.map(Timespec::from);
+        let mut arguments = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            arguments = arguments.timespec(timespec);
+        }
+        let mut flags = EnterFlags::empty();
+        if want > 0 && self.inner.params().is_feature_no_iowait() {
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        let entered = self.inner.submitter().submit_with_args_and_flags(want, &arguments, flags);
+        match entered.map_err(|error| (error.raw_os_error(), error)) {
+            // Time is up; interrupted; completions overflow and must be taken first.
+            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {}
+            Err((_, error)) => fatal(&error),
+        }
+    }
+}
+
+/// The ring refuses to be entered: a broken invariant of ours (wrong thread, closed descriptor), not a condition to
+/// handle. Going on would wait for completions that never come.
+fn fatal(error: &io::Error) -> ! {
+    panic!("io_uring_enter refused: {error}");
+}
