@@ -143,7 +143,7 @@ def produce(results, cells, address, paths, folder, context):
             cell = mine[job["topic"]]
             cell.produced = result["ok"]
             results.versions[client] = result["client"]
-            results.add(result["ok"], result["detail"], phase="produce", **cell.row(), **context)
+            results.add(result["ok"], result["detail"], phase="produce", seconds=result.get("seconds"), **cell.row(), **context)
 
 
 def consume(results, cells, address, paths, folder, context, phase, consumers_of):
@@ -159,7 +159,8 @@ def consume(results, cells, address, paths, folder, context, phase, consumers_of
         for job, result in run_batch(client, jobs, folder, 60 + 20 * len(jobs)):
             results.versions[client] = result["client"]
             results.add(
-                result["ok"], result["detail"], phase=phase, consumer=client, **mine[job["topic"]].row(), **context)
+                result["ok"], result["detail"], phase=phase, consumer=client, seconds=result.get("seconds"),
+                **mine[job["topic"]].row(), **context)
 
 
 def factors():
