@@ -5,7 +5,7 @@
 
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

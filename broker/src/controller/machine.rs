@@ -1,0 +1,189 @@
+//! The machine: decides requests against the image and takes records in. Owns the image and the index of alike names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ringlog_flat::metadata::{
+    ClusterRecord, NodeRecord, ProducerIdsRecord, Record, RecordError, TopicRecord,
+};
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::{NodeId, Offset, ProducerId, TopicId};
+use ringlog_shard::limits::PRODUCER_IDS_PER_BLOCK;
+use ringlog_shard::state_machine::{Outcome, StateMachine};
+
+use super::image::{MetadataImage, TopicImage};
+use super::names::collision_key;
+use super::request::{
+    ClusterMismatch, ControllerReply, ControllerRequest, InitializeCluster, ProducerIdBlock,
+};
+use crate::config::typed::TopicDefaults;
+use crate::topic_config::{Overrides, TopicConfig};
+
+/// What this node's configuration says to the controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerSettings {
+    pub node_id: NodeId,
+    pub defaults: TopicDefaults,
+}
+
+/// The controller's state. Lives on the core that leads the metadata partition; its image is shared with all.
+#[derive(Clone, Debug)]
+pub struct MetadataMachine {
+    pub(super) settings: ControllerSettings,
+    pub(super) image: Arc<MetadataImage>,
+    /// Names that share a spelling once `.` is written `_`: `a.b` and `a_b`.
+    pub(super) alike: BTreeMap<String, BTreeSet<Arc<str>>>,
+}
+
+/// A record that cannot be taken in: of a newer build, damaged, or in contradiction to those before it.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("topic {name} with id {id} exists already or is impossible")]
+    Topic { name: String, id: TopicId },
+    #[error("topic with id {id} is removed but does not exist")]
+    UnknownTopic { id: TopicId },
+    #[error("cluster {given} is named after cluster {recorded}")]
+    Cluster { recorded: String, given: String },
+    #[error("producer ids go back from {next} to {given}")]
+    ProducerIds { next: ProducerId, given: ProducerId },
+}
+
+impl MetadataMachine {
+    /// The machine before any record.
+    pub fn new(settings: ControllerSettings) -> MetadataMachine {
+        MetadataMachine { settings, image: Arc::default(), alike: BTreeMap::new() }
+    }
+
+    fn initialize_cluster(&self, request: InitializeCluster) -> Outcome<ControllerReply> {
+        let InitializeCluster { cluster_id, metadata_version, node } = request;
+        let mut records = Vec::new();
+        match self.image.cluster_id() {
+            Some(recorded) if **recorded != *cluster_id => {
+                let mismatch = ClusterMismatch { recorded: recorded.to_string(), given: cluster_id };
+                return Outcome::reply(ControllerReply::ClusterInitialized(Err(mismatch)));
+            }
+            Some(_) => {}
+            None => {
+                records.push(Record::Cluster(ClusterRecord { id: cluster_id, metadata_version }).encode())
+            }
+        }
+        if self.image.nodes.get(&NodeId(node.id)).is_none_or(|known| **known != node) {
+            records.push(Record::Node(node).encode());
+        }
+        Outcome { records, reply: ControllerReply::ClusterInitialized(Ok(())) }
+    }
+
+    fn allocate_producer_ids(&self, node: NodeId) -> Outcome<ControllerReply> {
+        let first = self.image.next_producer_id;
+        let Some(next) = first.0.checked_add(PRODUCER_IDS_PER_BLOCK) else {
+            return Outcome::reply(ControllerReply::ProducerIds(Err(ErrorCode::UnknownServerError)));
+        };
+        let record = Record::ProducerIds(ProducerIdsRecord { node: node.0, next });
+        let block = ProducerIdBlock { first, count: PRODUCER_IDS_PER_BLOCK };
+        Outcome { records: vec![record.encode()], reply: ControllerReply::ProducerIds(Ok(block)) }
+    }
+
+    fn add_topic(&mut self, record: TopicRecord) -> Result<(), ReplayError> {
+        let TopicRecord { name, id, partitions, replication_factor, configs } = record;
+        let id = TopicId(id);
+        let exists = self.image.topic(&name).is_some() || self.image.topic_by_id(id).is_some();
+        if exists || id.is_zero() || partitions < 1 || replication_factor < 1 {
+            return Err(ReplayError::Topic { name, id });
+        }
+        let overrides: Overrides =
+            configs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        let config = TopicConfig::resolve(&self.settings.defaults, &overrides);
+        let name: Arc<str> = name.into();
+        if let Some(key) = collision_key(&name) {
+            self.alike.entry(key).or_default().insert(Arc::clone(&name));
+        }
+        let partition_count = partitions;
+        let topic = Arc::new(TopicImage {
+            name: Arc::clone(&name),
+            id,
+            partition_count,
+            replication_factor,
+            overrides,
+            config,
+        });
+        let image = Arc::make_mut(&mut self.image);
+        image.topics.insert(name, Arc::clone(&topic));
+        image.topics_by_id.insert(id, topic);
+        image.partitions += u64::from(partition_count.unsigned_abs());
+        Ok(())
+    }
+
+    fn remove_topic(&mut self, id: TopicId) -> Result<(), ReplayError> {
+        let image = Arc::make_mut(&mut self.image);
+        let topic = image.topics_by_id.remove(&id).ok_or(ReplayError::UnknownTopic { id })?;
+        image.topics.remove(&topic.name);
+        image.partitions -= u64::from(topic.partition_count.unsigned_abs());
+        if let Some(key) = collision_key(&topic.name)
+            && let Some(names) = self.alike.get_mut(&key)
+        {
+            names.remove(&topic.name);
+            if names.is_empty() {
+                self.alike.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    fn name_cluster(&mut self, record: ClusterRecord) -> Result<(), ReplayError> {
+        let ClusterRecord { id: given, metadata_version } = record;
+        if let Some(recorded) = self.image.cluster_id() {
+            return Err(ReplayError::Cluster { recorded: recorded.to_string(), given });
+        }
+        let image = Arc::make_mut(&mut self.image);
+        image.cluster_id = Some(given.into());
+        image.metadata_version = metadata_version;
+        Ok(())
+    }
+
+    fn take_producer_ids(&mut self, given: ProducerId) -> Result<(), ReplayError> {
+        let next = self.image.next_producer_id;
+        if given < next {
+            return Err(ReplayError::ProducerIds { next, given });
+        }
+        Arc::make_mut(&mut self.image).next_producer_id = given;
+        Ok(())
+    }
+
+    fn register_node(&mut self, record: NodeRecord) {
+        Arc::make_mut(&mut self.image).nodes.insert(NodeId(record.id), Arc::new(record));
+    }
+}
+
+impl StateMachine for MetadataMachine {
+    type Request = ControllerRequest;
+    type Reply = ControllerReply;
+    type Image = Arc<MetadataImage>;
+    type ReplayError = ReplayError;
+
+    fn propose(&self, request: ControllerRequest, _now_ms: i64) -> Outcome<ControllerReply> {
+        match request {
+            ControllerRequest::InitializeCluster(request) => self.initialize_cluster(request),
+            ControllerRequest::CreateTopics(request) => self.create_topics(request),
+            ControllerRequest::DeleteTopics(request) => self.delete_topics(request),
+            ControllerRequest::AllocateProducerIds { node } => self.allocate_producer_ids(node),
+        }
+    }
+
+    fn replay(&mut self, offset: Offset, record: &[u8]) -> Result<(), ReplayError> {
+        match Record::decode(record)? {
+            Record::Topic(record) => self.add_topic(record)?,
+            Record::RemoveTopic(record) => self.remove_topic(TopicId(record.id))?,
+            Record::Cluster(record) => self.name_cluster(record)?,
+            Record::ProducerIds(record) => self.take_producer_ids(ProducerId(record.next))?,
+            Record::Node(record) => self.register_node(record),
+        }
+        Arc::make_mut(&mut self.image).next_offset = Offset(offset.0 + 1);
+        Ok(())
+    }
+
+    fn image(&self) -> Arc<MetadataImage> {
+        Arc::clone(&self.image)
+    }
+}

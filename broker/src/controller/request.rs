@@ -1,0 +1,123 @@
+//! What the controller is asked and what it answers. Values only, owned, so that they cross cores.
+
+use ringlog_flat::metadata::NodeRecord;
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::{NodeId, ProducerId, TopicId};
+
+use crate::topic_config::EffectiveConfig;
+
+/// A change of metadata.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ControllerRequest {
+    InitializeCluster(InitializeCluster),
+    CreateTopics(CreateTopics),
+    DeleteTopics(DeleteTopics),
+    AllocateProducerIds { node: NodeId },
+}
+
+/// The answer, of the same kind as the request. It leaves when the change is durable and every core knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ControllerReply {
+    ClusterInitialized(Result<(), ClusterMismatch>),
+    TopicsCreated(Vec<CreatedTopic>),
+    TopicsDeleted(Vec<DeletedTopic>),
+    ProducerIds(Result<ProducerIdBlock, ErrorCode>),
+}
+
+/// Asked at every start of a node: names a new cluster, or checks the name, and tells where the node is. Records only what is
+/// news.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InitializeCluster {
+    /// 22 characters of base64url, as in the data directory's meta file.
+    pub cluster_id: String,
+    pub metadata_version: i16,
+    pub node: NodeRecord,
+}
+
+/// The metadata is another cluster's than the data directory says.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the metadata log belongs to cluster {recorded}, the data directory to cluster {given}")]
+pub struct ClusterMismatch {
+    pub recorded: String,
+    pub given: String,
+}
+
+/// Kafka's CreateTopics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreateTopics {
+    pub topics: Vec<NewTopic>,
+    /// Check everything, create nothing.
+    pub validate_only: bool,
+}
+
+/// One topic to create.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTopic {
+    pub name: String,
+    /// -1 for the broker's `num.partitions`, and with assignments.
+    pub partition_count: i32,
+    /// -1 for the broker's `default.replication.factor`, and with assignments.
+    pub replication_factor: i16,
+    /// Partition and the nodes that shall hold it; empty for an automatic placement.
+    pub assignments: Vec<(i32, Vec<i32>)>,
+    pub configs: Vec<(String, Option<String>)>,
+    /// 16 random bytes, which become the topic's id.
+    pub random: [u8; 16],
+}
+
+/// What became of one topic. Where `error` is not `None` nothing was created, and the numbers are -1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreatedTopic {
+    pub name: String,
+    /// [`TopicId::ZERO`] after an error and with `validate_only`.
+    pub id: TopicId,
+    pub error: ErrorCode,
+    pub message: Option<String>,
+    pub partition_count: i32,
+    pub replication_factor: i16,
+    /// Every config in force, sorted by name.
+    pub configs: Vec<EffectiveConfig>,
+}
+
+/// Kafka's DeleteTopics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeleteTopics {
+    pub topics: Vec<TopicReference>,
+}
+
+/// A topic as a request refers to it: by name, or by id where the name is null.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TopicReference {
+    pub name: Option<String>,
+    /// [`TopicId::ZERO`] when referred to by name.
+    pub id: TopicId,
+}
+
+/// What became of one topic. Name and id are filled in as far as they are known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeletedTopic {
+    pub name: Option<String>,
+    pub id: TopicId,
+    pub error: ErrorCode,
+    pub message: Option<String>,
+}
+
+/// Producer ids `first..first + count`, durable as given out: no other block, of any node or after any crash, holds one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProducerIdBlock {
+    pub first: ProducerId,
+    pub count: i64,
+}
+
+/// An error with a text for the user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) error: ErrorCode,
+    pub(super) message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(error: ErrorCode, message: impl Into<String>) -> Refusal {
+        Refusal { error, message: message.into() }
+    }
+}
