@@ -1,0 +1,10 @@
+//! Start after any stop: what the journals of all cores hold is brought into segments, then a new generation begins.
+//!
+//! [`plan`] decides, purely; [`run`] does it in an order that may stop anywhere and start again; [`generation`] writes
+//! what the new journals begin with. Nothing here knows how many cores there were.
+
+pub mod generation;
+pub mod plan;
+pub mod run;
+
+pub use run::{RecoveryError, RecoveryStep, recover, recover_with};

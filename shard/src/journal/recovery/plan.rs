@@ -1,0 +1,338 @@
+//! The recovery plan of one partition: a pure function of its journal entries and its files.
+//!
+//! Rules: entries count in order of their sequence, repeats are ignored. A segment is never shortened except by a truncate
+//! entry; an invalid suffix above the last entry is for the scan to cut. Bytes without an entry stay. Where acknowledged
+//! bytes are missing the plan stops before the hole, says so and cuts nothing.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ringlog_protocol::ids::Offset;
+
+use crate::journal::entry::{OffsetRange, SyncedTo};
+use crate::journal::reader::{FoundBody, FoundEntry, UNKNOWN_EPOCH};
+use crate::storage::recovered::{CoveredEnd, SegmentInfo};
+
+/// What is to be done for one partition, in this order: remove, then each segment, then sync.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionPlan {
+    /// The folder goes first: a delete entry stands.
+    pub remove_folder: bool,
+    /// Nothing follows the delete: the partition is gone.
+    pub is_gone: bool,
+    /// By base offset.
+    pub segments: BTreeMap<Offset, SegmentPlan>,
+    pub log_start: Offset,
+    pub log_start_sequence: Option<u64>,
+    /// The newest, with its sequence.
+    pub hard_state: Option<(u64, Bytes)>,
+    pub next_sequence: u64,
+    /// End of what was acknowledged, without the last reference.
+    pub covered: Option<CoveredEnd>,
+    /// The last entry, if it is a reference: it holds if its bytes check, else it is a tail.
+    pub last_reference: Option<Reference>,
+    /// What could not be planned. The rest is as good as it can be.
+    pub damage: Option<PlannedDamage>,
+}
+
+/// What is to be done for one segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentPlan {
+    /// Positions ascend, none overlap.
+    pub writes: Vec<PlannedWrite>,
+    /// A truncate entry stands: the file ends here after the writes.
+    pub exact_length: Option<u32>,
+    /// The file goes: it lay above a truncation.
+    pub remove: bool,
+    /// Bytes that must check, being in no other place.
+    pub references: Vec<Reference>,
+}
+
+/// Bytes and where they belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedWrite {
+    pub position: u32,
+    pub bytes: Bytes,
+}
+
+/// Bytes that only the segment holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub segment_base: Offset,
+    pub position: u32,
+    pub length: u32,
+    pub crc: u32,
+    pub range: OffsetRange,
+}
+
+/// A hole in what was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedDamage {
+    pub segment_base: Offset,
+    pub position: u32,
+    pub detail: String,
+}
+
+/// Plans one partition. `frames_are_missing` says that some journal frame was lost, so that a gap in the sequence is a loss
+/// and not what recycling left.
+#[must_use]
+pub fn plan_partition(
+    mut entries: Vec<FoundEntry>,
+    files: &[SegmentInfo],
+    frames_are_missing: bool,
+) -> PartitionPlan {
+    entries.sort_by_key(|entry| (entry.sequence, entry.carried));
+    entries.dedup_by_key(|entry| entry.sequence);
+    let last_sequence = entries.last().map_or(0, |entry| entry.sequence);
+    let deletes = entries.iter().filter(|entry| entry.body == FoundBody::Delete);
+    let deleted_at = deletes.map(|entry| entry.sequence).max().unwrap_or(0);
+    entries.retain(|entry| entry.sequence > deleted_at);
+    let mut plan = PartitionPlan {
+        remove_folder: deleted_at > 0,
+        is_gone: deleted_at > 0 && entries.is_empty(),
+        next_sequence: last_sequence + 1,
+        ..PartitionPlan::default()
+    };
+    let files = if plan.remove_folder { &[] } else { files };
+    let synced = newest_state(&mut plan, &entries);
+    let through = synced.map_or(deleted_at, |synced| synced.through);
+    let mut replay = Replay::new(plan, synced, files, last_sequence);
+    let mut expected = through + 1;
+    for entry in entries.into_iter().filter(|entry| entry.sequence > through) {
+        if frames_are_missing && entry.sequence != expected {
+            replay.damage(format!(
+                "entries {expected} to {} are lost with their journal frame",
+                entry.sequence - 1
+            ));
+        }
+        expected = entry.sequence + 1;
+        replay.apply(entry);
+    }
+    replay.finish(files)
+}
+
+/// Takes what only the newest entry of its kind says.
+fn newest_state(plan: &mut PartitionPlan, entries: &[FoundEntry]) -> Option<SyncedTo> {
+    let mut newest = None;
+    for entry in entries {
+        match &entry.body {
+            FoundBody::HardState { state } => plan.hard_state = Some((entry.sequence, state.clone())),
+            FoundBody::LogStart { offset } => {
+                plan.log_start = plan.log_start.max(*offset);
+                plan.log_start_sequence = Some(entry.sequence);
+            }
+            FoundBody::SyncedTo(synced) => newest = Some(*synced),
+            _ => {}
+        }
+    }
+    newest
+}
+
+/// The entries' effect so far.
+struct Replay {
+    plan: PartitionPlan,
+    end: Option<CoveredEnd>,
+    /// Up to here a file must reach without any write.
+    floor: Option<CoveredEnd>,
+    /// Bases of the files, for those that a truncation removes.
+    bases: Vec<Offset>,
+    /// Where the last truncation cut each segment that it reached.
+    cuts: BTreeMap<Offset, u32>,
+    last_sequence: u64,
+}
+
+impl Replay {
+    fn new(
+        plan: PartitionPlan,
+        synced: Option<SyncedTo>,
+        files: &[SegmentInfo],
+        last_sequence: u64,
+    ) -> Replay {
+        let end = synced.map(|synced| CoveredEnd {
+            offset: synced.offset,
+            epoch: synced.epoch,
+            segment_base: synced.segment_base,
+            position: synced.position,
+        });
+        let bases = files.iter().map(|file| file.base).collect();
+        Replay { plan, end, floor: end, bases, cuts: BTreeMap::new(), last_sequence }
+    }
+
+    fn damage(&mut self, detail: String) {
+        if self.plan.damage.is_none() {
+            let (segment_base, position) =
+                self.end.map_or((Offset(0), 0), |end| (end.segment_base, end.position));
+            self.plan.damage = Some(PlannedDamage { segment_base, position, detail });
+        }
+    }
+
+    fn apply(&mut self, entry: FoundEntry) {
+        if self.plan.damage.is_some() {
+            return;
+        }
+        let is_last = entry.sequence == self.last_sequence;
+        match entry.body {
+            FoundBody::Data { segment_base, position, range, bytes } => {
+                let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                if self.extend(segment_base, position, length, range) {
+                    self.segment(segment_base).writes.push(PlannedWrite { position, bytes });
+                }
+            }
+            FoundBody::Reference { segment_base, position, length, crc, range } => {
+                let before = self.end;
+                if !self.extend(segment_base, position, length, range) {
+                    return;
+                }
+                let reference = Reference { segment_base, position, length, crc, range };
+                if is_last {
+                    self.end = before;
+                    self.plan.last_reference = Some(reference);
+                } else {
+                    self.segment(segment_base).references.push(reference);
+                }
+            }
+            FoundBody::Truncate { end_offset, segment_base, position } => {
+                self.truncate(end_offset, segment_base, position)
+            }
+            FoundBody::LogStart { .. }
+            | FoundBody::Delete
+            | FoundBody::HardState { .. }
+            | FoundBody::SyncedTo(_) => {}
+        }
+    }
+
+    fn segment(&mut self, base: Offset) -> &mut SegmentPlan {
+        let segment = self.plan.segments.entry(base).or_default();
+        segment.remove = false;
+        segment
+    }
+
+    /// Moves the end over bytes that must begin where it is; false, and damage, if they do not.
+    fn extend(&mut self, segment_base: Offset, position: u32, length: u32, range: OffsetRange) -> bool {
+        if let Some(end) = self.end {
+            let goes_on = segment_base == end.segment_base && position == end.position;
+            let begins_segment = segment_base == end.offset && position == 0;
+            if range.base != end.offset || !(goes_on || begins_segment) {
+                self.damage(format!(
+                    "the journal goes on with offset {} at position {position} of segment {segment_base}, \
+                     the log ends at offset {} at position {} of segment {}",
+                    range.base, end.offset, end.position, end.segment_base
+                ));
+                return false;
+            }
+        }
+        let Some(new_position) = position.checked_add(length) else {
+            self.damage(format!("{length} bytes at position {position} go beyond 4 GiB"));
+            return false;
+        };
+        let OffsetRange { end: offset, epoch, .. } = range;
+        self.end = Some(CoveredEnd { offset, epoch, segment_base, position: new_position });
+        true
+    }
+
+    fn truncate(&mut self, end_offset: Offset, segment_base: Offset, cut: u32) {
+        let is_above = |base: &Offset| *base > segment_base;
+        let planned: Vec<Offset> = self.plan.segments.keys().copied().filter(is_above).collect();
+        for base in self.bases.iter().copied().filter(is_above).chain(planned) {
+            let removed = SegmentPlan { remove: true, ..SegmentPlan::default() };
+            self.plan.segments.insert(base, removed);
+            self.cuts.insert(base, 0);
+        }
+        let segment = self.segment(segment_base);
+        segment.references.retain(|reference| reference.position.saturating_add(reference.length) <= cut);
+        segment.writes.retain(|write| write.position < cut);
+        if let Some(last) = segment.writes.last_mut() {
+            let kept = usize::try_from(cut - last.position).unwrap_or(usize::MAX).min(last.bytes.len());
+            last.bytes.truncate(kept);
+        }
+        self.cuts.insert(segment_base, cut);
+        let floor_is_above = |floor: CoveredEnd| (floor.segment_base, floor.position) > (segment_base, cut);
+        let cut_end = CoveredEnd { offset: end_offset, epoch: UNKNOWN_EPOCH, segment_base, position: cut };
+        if self.floor.is_some_and(floor_is_above) {
+            self.floor = Some(cut_end);
+        }
+        self.end = Some(cut_end);
+    }
+
+    fn finish(mut self, files: &[SegmentInfo]) -> PartitionPlan {
+        for (base, cut) in &self.cuts {
+            if let Some(segment) = self.plan.segments.get_mut(base).filter(|segment| !segment.remove) {
+                let written = segment.writes.last().map_or(0, PlannedWrite::end);
+                segment.exact_length = Some(written.max(*cut));
+            }
+        }
+        let log_start = self.plan.log_start;
+        let length_of = |base: Offset| files.iter().find(|file| file.base == base).map(|file| file.bytes);
+        // A file below the log's start may be gone for good reason: then it is not begun anew in its middle.
+        self.plan.segments.retain(|base, segment| {
+            let is_retired = *base < log_start && length_of(*base).is_none();
+            !(is_retired && segment.writes.first().is_some_and(|write| write.position > 0))
+        });
+        let hole = self.find_hole(&length_of);
+        if let Some(hole) = hole {
+            self.stop_at(hole);
+        }
+        self.plan.covered = self.end;
+        self.plan
+    }
+
+    /// The first place where a file is shorter than what must be in it before the plan's writes.
+    fn find_hole(&self, length_of: &dyn Fn(Offset) -> Option<u64>) -> Option<PlannedDamage> {
+        let hole = |segment_base: Offset, length: u64, wanted: u32, what: &str| {
+            let detail = format!("the file has {length} bytes, {what} reaches to position {wanted}");
+            let position = u32::try_from(length).unwrap_or(u32::MAX);
+            PlannedDamage { segment_base, position, detail }
+        };
+        if let Some(floor) = self.floor
+            && floor.position > 0
+            && floor.offset > self.plan.log_start
+        {
+            let length = length_of(floor.segment_base).unwrap_or(0);
+            if length < u64::from(floor.position) {
+                return Some(hole(floor.segment_base, length, floor.position, "what was synced"));
+            }
+        }
+        for (base, segment) in &self.plan.segments {
+            let mut length = length_of(*base).unwrap_or(0);
+            for write in &segment.writes {
+                if u64::from(write.position) > length {
+                    return Some(hole(*base, length, write.position, "what goes before a journal entry"));
+                }
+                length = length.max(u64::from(write.end()));
+            }
+        }
+        None
+    }
+
+    /// Plans nothing at or behind a hole; nothing is cut or removed either.
+    fn stop_at(&mut self, hole: PlannedDamage) {
+        for (base, segment) in &mut self.plan.segments {
+            segment.exact_length = None;
+            segment.remove = false;
+            segment.writes.retain(|write| (*base, write.position) < (hole.segment_base, hole.position));
+        }
+        self.plan.segments.retain(|_, segment| !segment.writes.is_empty() || !segment.references.is_empty());
+        if self.plan.damage.is_none() {
+            self.plan.damage = Some(hole);
+        }
+    }
+}
+
+impl PlannedWrite {
+    /// Position after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.position.saturating_add(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX))
+    }
+}
+
+impl PartitionPlan {
+    /// The covered end once the last reference was found to check.
+    #[must_use]
+    pub fn covered_with_last_reference(&self) -> Option<CoveredEnd> {
+        let Reference { segment_base, position, length, range, .. } = self.last_reference.as_ref()?;
+        let OffsetRange { end: offset, epoch, .. } = *range;
+        let position = position.saturating_add(*length);
+        Some(CoveredEnd { offset, epoch, segment_base: *segment_base, position })
+    }
+}

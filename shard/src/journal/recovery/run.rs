@@ -1,0 +1,634 @@
+//! Carries recovery out: read, replay, sync, write the new generation, switch the manifest, remove the old one.
+//!
+//! Until the switch the old generation is untouched, so a crash anywhere starts over from the same entries and ends with
+//! the same bytes. Runs on one executor before the cores serve.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use ringlog_io::{File, Io, OpenOptions, Priority, Task};
+use ringlog_protocol::ids::TopicPartition;
+
+use super::generation::write_core;
+use super::plan::{PartitionPlan, PlannedWrite, Reference, SegmentPlan, plan_partition};
+use crate::journal::JournalError;
+use crate::journal::format::{MANIFEST_NAME, Manifest, ManifestError, generation_name};
+use crate::journal::frame::FrameOrigin;
+use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
+use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
+use crate::storage::folder::{
+    DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name, partition_folder,
+    segment_name, topic_folder,
+};
+use crate::storage::recovered::{
+    CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery,
+};
+use crate::storage::settings::StorageSettings;
+use crate::storage::{Damage, DataDirectory};
+
+/// Why a node cannot start from its directory.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    #[error("{}: {source}; restore the file from a copy", path.display())]
+    Manifest { path: PathBuf, source: ManifestError },
+    #[error("{} is missing although {} holds partitions: without it nobody knows what was acknowledged; restore the journal's folder", path.display(), data.display())]
+    ManifestMissing { path: PathBuf, data: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("stopped at {step:?}: {source}")]
+    Stopped { step: RecoveryStep, source: io::Error },
+}
+
+/// Steps between which a test may stop a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryStep {
+    /// Journals are read, nothing is changed.
+    Planned,
+    /// One partition's segments are as the plan wants them, synced.
+    PartitionReplayed,
+    /// The new generation's files are synced, the manifest names the old one.
+    GenerationWritten,
+    /// The manifest names the new generation, the old files are still there.
+    ManifestSwitched,
+}
+
+/// Called after each step; an error stops the recovery there, as a crash would.
+pub type RecoveryHook<'a> = &'a dyn Fn(RecoveryStep) -> io::Result<()>;
+
+/// Brings a data directory to the state that every acknowledged entry asks for and divides it among `core_count` cores.
+///
+/// # Errors
+/// See [`RecoveryError`]. Damage of one partition is no error: it is in the report and in the partition.
+pub async fn recover(
+    io: &Io,
+    directory: &DataDirectory,
+    core_count: u32,
+    core_of: &dyn Fn(TopicPartition) -> u32,
+    settings: &StorageSettings,
+) -> Result<NodeRecovery, RecoveryError> {
+    recover_with(io, directory, core_count, core_of, settings, &|_| Ok(())).await
+}
+
+/// [`recover`] that tells each step to a hook.
+///
+/// # Errors
+/// As [`recover`], and [`RecoveryError::Stopped`] where the hook failed.
+pub async fn recover_with(
+    io: &Io,
+    directory: &DataDirectory,
+    core_count: u32,
+    core_of: &dyn Fn(TopicPartition) -> u32,
+    settings: &StorageSettings,
+    hook: RecoveryHook<'_>,
+) -> Result<NodeRecovery, RecoveryError> {
+    assert!(core_count > 0, "a node has at least one core");
+    settings.journal.validate()?;
+    let journal = directory.journal().to_owned();
+    let data = directory.data();
+    create_folder(io, &journal).await?;
+    let folders = list_partitions(io, &data).await?;
+    let old = read_manifest(io, &journal, &data, !folders.is_empty()).await?;
+    let mut report = RecoveryReport::default();
+    let read = match &old {
+        Some(manifest) => read_generation(io, &journal, manifest, &mut report).await?,
+        None => Vec::new(),
+    };
+    let frames_are_missing = !report.corruption.is_empty();
+    let work = plan_all(read, folders, frames_are_missing);
+    step(hook, RecoveryStep::Planned)?;
+    let mut partitions = replay_all(io, &data, work, &mut report, hook).await?;
+    partitions.sort_by_key(|partition| partition.key);
+    report.partitions = partitions.len() as u64;
+
+    let manifest = Manifest {
+        core_count,
+        generation: old.map_or(1, |manifest| manifest.generation + 1),
+        salt: io.random_u64(),
+    };
+    let shards = write_generation(io, &journal, &data, &manifest, partitions, core_of, settings).await?;
+    step(hook, RecoveryStep::GenerationWritten)?;
+    let path = journal.join(MANIFEST_NAME);
+    io.replace_file(&path, manifest.encode()).await.map_err(|source| RecoveryError::Io { path, source })?;
+    step(hook, RecoveryStep::ManifestSwitched)?;
+    // Damage keeps its evidence: somebody may bring back by hand what recovery would not guess.
+    let keep = old.filter(|_| !report.corruption.is_empty()).map(|manifest| manifest.generation);
+    remove_old_generations(io, &journal, manifest.generation, keep).await?;
+    Ok(NodeRecovery { shards, report })
+}
+
+fn step(hook: RecoveryHook<'_>, step: RecoveryStep) -> Result<(), RecoveryError> {
+    hook(step).map_err(|source| RecoveryError::Stopped { step, source })
+}
+
+async fn create_folder(io: &Io, path: &Path) -> Result<(), RecoveryError> {
+    let failed = |source| RecoveryError::Io { path: path.to_owned(), source };
+    io.create_directories(path).await.map_err(failed)?;
+    if let Some(parent) = path.parent() {
+        io.sync_directory(parent).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+async fn read_manifest(
+    io: &Io,
+    journal: &Path,
+    data: &Path,
+    has_data: bool,
+) -> Result<Option<Manifest>, RecoveryError> {
+    let path = journal.join(MANIFEST_NAME);
+    match io.read_file(&path).await {
+        Ok(bytes) => {
+            Manifest::decode(&bytes).map(Some).map_err(|source| RecoveryError::Manifest { path, source })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !has_data => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(RecoveryError::ManifestMissing { path, data: data.to_owned() })
+        }
+        Err(source) => Err(RecoveryError::Io { path, source }),
+    }
+}
+
+/// The core that a journal file's name states.
+fn parse_core(name: &str) -> Option<u32> {
+    let (core, number) = name.strip_prefix("core-")?.strip_suffix(".journal")?.split_once('-')?;
+    let _: u32 = number.parse().ok()?;
+    core.parse().ok()
+}
+
+async fn read_generation(
+    io: &Io,
+    journal: &Path,
+    manifest: &Manifest,
+    report: &mut RecoveryReport,
+) -> Result<Vec<FoundEntry>, RecoveryError> {
+    let folder = journal.join(generation_name(manifest.generation));
+    let failed = |path: &Path, source| RecoveryError::Io { path: path.to_owned(), source };
+    let names = io.list_directory(&folder).await.map_err(|source| failed(&folder, source))?;
+    let mut cores: BTreeMap<u32, Vec<FileScan>> = BTreeMap::new();
+    for entry in names {
+        let Some(core) = parse_core(&entry.name) else { continue };
+        let path = folder.join(&entry.name);
+        let scan = scan_file(io, &path, core, manifest).await.map_err(|source| failed(&path, source))?;
+        cores.entry(core).or_default().push(scan);
+    }
+    report.generation = manifest.generation;
+    let mut entries = Vec::new();
+    for files in cores.into_values() {
+        let scan = judge_core(files);
+        for corruption in scan.corruption {
+            tracing::error!(%corruption, "journal frames are missing; partitions that they concern are reported each");
+            report.corruption.push(corruption);
+        }
+        for run in scan.runs {
+            report.frames += run.frame_count;
+            report.entries += run.entries.len() as u64;
+            entries.extend(run.entries);
+        }
+    }
+    Ok(entries)
+}
+
+/// Files of a partition's folder.
+#[derive(Clone, Debug, Default)]
+struct Folder {
+    exists: bool,
+    segments: Vec<SegmentInfo>,
+    /// Text of its damage marker.
+    marker: Option<String>,
+}
+
+async fn list_partitions(io: &Io, data: &Path) -> Result<BTreeMap<TopicPartition, Folder>, RecoveryError> {
+    let mut folders = BTreeMap::new();
+    for topic_entry in list(io, data).await? {
+        let Some(topic) = parse_topic_name(&topic_entry).filter(|topic| !topic.is_zero()) else { continue };
+        let topic_path = topic_folder(data, topic);
+        for name in list(io, &topic_path).await? {
+            let Some(partition) = parse_partition_name(&name) else { continue };
+            let folder = read_folder(io, &topic_path.join(&name)).await?;
+            folders.insert(TopicPartition { topic, partition }, folder);
+        }
+    }
+    Ok(folders)
+}
+
+async fn list(io: &Io, path: &Path) -> Result<Vec<String>, RecoveryError> {
+    let entries = io.list_directory(path).await;
+    let entries = entries.map_err(|source| RecoveryError::Io { path: path.to_owned(), source })?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
+async fn read_folder(io: &Io, path: &Path) -> Result<Folder, RecoveryError> {
+    let mut folder = Folder { exists: true, ..Folder::default() };
+    for name in list(io, path).await? {
+        let file_path = path.join(&name);
+        let failed = |source| RecoveryError::Io { path: file_path.clone(), source };
+        if name == DAMAGE_MARKER {
+            let text = io.read_file(&file_path).await.map_err(failed)?;
+            folder.marker = Some(String::from_utf8_lossy(&text).trim_end().to_owned());
+        } else if let Some(base) = parse_segment_name(&name) {
+            let file = io.open(&file_path, OpenOptions::READ).await.map_err(failed)?;
+            let bytes = io.file_length(&file).await.map_err(failed)?;
+            folder.segments.push(SegmentInfo { base, bytes });
+        }
+    }
+    folder.segments.sort_by_key(|segment| segment.base);
+    Ok(folder)
+}
+
+/// One partition's share of the work.
+struct Work {
+    key: TopicPartition,
+    plan: PartitionPlan,
+    folder: Folder,
+}
+
+fn plan_all(
+    entries: Vec<FoundEntry>,
+    folders: BTreeMap<TopicPartition, Folder>,
+    frames_are_missing: bool,
+) -> VecDeque<Work> {
+    let mut by_key: BTreeMap<TopicPartition, Vec<FoundEntry>> = BTreeMap::new();
+    for key in folders.keys() {
+        by_key.insert(*key, Vec::new());
+    }
+    for entry in entries {
+        by_key.entry(entry.key).or_default().push(entry);
+    }
+    let plan_one = |(key, entries)| {
+        let folder = folders.get(&key).cloned().unwrap_or_default();
+        Work { key, plan: plan_partition(entries, &folder.segments, frames_are_missing), folder }
+    };
+    by_key.into_iter().map(plan_one).collect()
+}
+
+/// What the replaying tasks share.
+struct Replaying {
+    io: Io,
+    data: PathBuf,
+    work: RefCell<VecDeque<Work>>,
+    done: RefCell<Vec<Replayed>>,
+}
+
+struct Replayed {
+    key: TopicPartition,
+    result: Result<Option<RecoveredPartition>, RecoveryError>,
+    restored_bytes: u64,
+    verified_bytes: u64,
+}
+
+async fn replay_all(
+    io: &Io,
+    data: &Path,
+    work: VecDeque<Work>,
+    report: &mut RecoveryReport,
+    hook: RecoveryHook<'_>,
+) -> Result<Vec<RecoveredPartition>, RecoveryError> {
+    let mut partitions = Vec::new();
+    let shared = Rc::new(Replaying {
+        io: io.clone(),
+        data: data.to_owned(),
+        work: RefCell::new(work),
+        done: RefCell::default(),
+    });
+    let spawn = |_| {
+        let shared = Rc::clone(&shared);
+        io.spawn(Priority::Foreground, async move { replay_next(&shared).await })
+    };
+    // A wave ends before its steps are told, so that the hook sees finished partitions only.
+    loop {
+        let wave: Vec<Task<()>> = (0..RECOVERY_PARTITIONS_AT_ONCE).map(spawn).collect();
+        for task in wave {
+            task.await;
+        }
+        let done = shared.done.take();
+        if done.is_empty() {
+            return Ok(partitions);
+        }
+        for replayed in done {
+            report.restored_bytes += replayed.restored_bytes;
+            report.verified_bytes += replayed.verified_bytes;
+            match replayed.result? {
+                Some(partition) => {
+                    if let Some(damage) = &partition.damage {
+                        tracing::error!(topic_id = %replayed.key.topic, partition = replayed.key.partition.0, %damage, "partition is damaged");
+                        report.corruption.push(damage.to_string());
+                    }
+                    partitions.push(partition);
+                }
+                None => report.deleted += 1,
+            }
+            step(hook, RecoveryStep::PartitionReplayed)?;
+        }
+    }
+}
+
+async fn replay_next(shared: &Replaying) {
+    let next = shared.work.borrow_mut().pop_front();
+    let Some(work) = next else { return };
+    let key = work.key;
+    let mut replay = PartitionReplay {
+        io: &shared.io,
+        folder: partition_folder(&shared.data, key),
+        has_folder: work.folder.exists,
+        restored_bytes: 0,
+        verified_bytes: 0,
+    };
+    let result = replay.run(work).await;
+    let PartitionReplay { restored_bytes, verified_bytes, .. } = replay;
+    shared.done.borrow_mut().push(Replayed { key, result, restored_bytes, verified_bytes });
+}
+
+/// One partition's replay.
+struct PartitionReplay<'a> {
+    io: &'a Io,
+    folder: PathBuf,
+    has_folder: bool,
+    restored_bytes: u64,
+    verified_bytes: u64,
+}
+
+impl PartitionReplay<'_> {
+    async fn run(&mut self, work: Work) -> Result<Option<RecoveredPartition>, RecoveryError> {
+        let Work { key, plan, folder } = work;
+        let failed = |path: &Path, source| RecoveryError::Io { path: path.to_owned(), source };
+        if plan.remove_folder && self.has_folder {
+            self.remove_folder().await.map_err(|source| failed(&self.folder, source))?;
+        }
+        if plan.is_gone {
+            return Ok(None);
+        }
+        let mut damage = folder.marker.as_ref().filter(|_| !plan.remove_folder).map(|text| Damage {
+            path: self.folder.join(DAMAGE_MARKER),
+            position: 0,
+            detail: text.clone(),
+        });
+        let had_marker = damage.is_some();
+        for (base, segment) in &plan.segments {
+            let path = self.folder.join(segment_name(*base));
+            match self.replay_segment(&path, segment).await {
+                Ok(None) => {}
+                Ok(Some(found)) => damage = damage.or(Some(found)),
+                // Without space nothing can be brought back; the journal keeps it, and the next start tries again.
+                Err(source) if source.kind() == io::ErrorKind::StorageFull => {
+                    return Err(failed(&path, source));
+                }
+                Err(source) => {
+                    let detail = format!("replay failed: {source}");
+                    damage = damage.or(Some(Damage { path, position: 0, detail }));
+                }
+            }
+        }
+        damage = damage.or(plan.damage.as_ref().map(|found| Damage {
+            path: self.folder.join(segment_name(found.segment_base)),
+            position: u64::from(found.position),
+            detail: found.detail.clone(),
+        }));
+        if !plan.segments.is_empty() {
+            self.sync_names().await.map_err(|source| failed(&self.folder, source))?;
+        }
+        let covered = self.covered(&plan).await.map_err(|source| failed(&self.folder, source))?;
+        if let Some(damage) = damage.as_ref().filter(|_| !had_marker) {
+            self.mark_damaged(damage).await.map_err(|source| failed(&self.folder, source))?;
+        }
+        let segments =
+            if self.has_folder { read_folder(self.io, &self.folder).await?.segments } else { Vec::new() };
+        Ok(Some(recovered(key, plan, segments, covered, damage)))
+    }
+
+    async fn remove_folder(&mut self) -> io::Result<()> {
+        self.io.remove_directory_all(&self.folder).await?;
+        self.has_folder = false;
+        match self.folder.parent() {
+            Some(topic) => self.io.sync_directory(topic).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn make_folder(&mut self) -> io::Result<()> {
+        if !self.has_folder {
+            self.io.create_directories(&self.folder).await?;
+            self.has_folder = true;
+        }
+        Ok(())
+    }
+
+    async fn sync_names(&self) -> io::Result<()> {
+        if !self.has_folder {
+            return Ok(());
+        }
+        self.io.sync_directory(&self.folder).await?;
+        let topic = self.folder.parent();
+        for parent in [topic, topic.and_then(Path::parent)].into_iter().flatten() {
+            self.io.sync_directory(parent).await?;
+        }
+        Ok(())
+    }
+
+    async fn mark_damaged(&mut self, damage: &Damage) -> io::Result<()> {
+        self.make_folder().await?;
+        self.io.replace_file(&self.folder.join(DAMAGE_MARKER), format!("{damage}\n").into_bytes()).await?;
+        self.sync_names().await
+    }
+
+    async fn replay_segment(&mut self, path: &Path, plan: &SegmentPlan) -> io::Result<Option<Damage>> {
+        if plan.remove {
+            return match self.io.remove_file(path).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                other => other.map(|()| None),
+            };
+        }
+        if !plan.writes.is_empty() {
+            self.make_folder().await?;
+        }
+        let options = OpenOptions {
+            read: true,
+            write: true,
+            create: !plan.writes.is_empty(),
+            ..OpenOptions::default()
+        };
+        let file = match self.io.open(path, options).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && plan.references.is_empty() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        for reference in &plan.references {
+            if !self.reference_checks(&file, reference).await? {
+                let detail = format!("{} bytes that a journal entry names do not check", reference.length);
+                return Ok(Some(Damage {
+                    path: path.to_owned(),
+                    position: u64::from(reference.position),
+                    detail,
+                }));
+            }
+        }
+        for run in contiguous_runs(&plan.writes) {
+            self.write_run(&file, run).await?;
+        }
+        if let Some(length) = plan.exact_length
+            && self.io.file_length(&file).await? > u64::from(length)
+        {
+            self.io.truncate(&file, u64::from(length)).await?;
+        }
+        // Also when every byte was in place: it may be in the page cache only.
+        self.io.sync_all(&file).await?;
+        Ok(None)
+    }
+
+    async fn reference_checks(&self, file: &File, reference: &Reference) -> io::Result<bool> {
+        let bytes = self.io.read_at(file, u64::from(reference.position), reference.length as usize).await?;
+        Ok(bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc)
+    }
+
+    async fn write_run(&mut self, file: &File, run: &[PlannedWrite]) -> io::Result<()> {
+        let Some(first) = run.first() else { return Ok(()) };
+        let position = u64::from(first.position);
+        let length: usize = run.iter().map(|write| write.bytes.len()).sum();
+        let present = self.io.read_at(file, position, length).await?;
+        if is_equal(&present, run) {
+            self.verified_bytes += length as u64;
+            return Ok(());
+        }
+        self.restored_bytes += length as u64;
+        self.io.write_at(file, position, run.iter().map(|write| write.bytes.clone()).collect()).await
+    }
+
+    /// The end of what was acknowledged; a last reference counts if its bytes are there.
+    async fn covered(&self, plan: &PartitionPlan) -> io::Result<Option<CoveredEnd>> {
+        let Some(reference) = &plan.last_reference else { return Ok(plan.covered) };
+        let path = self.folder.join(segment_name(reference.segment_base));
+        let file = match self
+            .io
+            .open(&path, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+            .await
+        {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(plan.covered),
+            Err(error) => return Err(error),
+        };
+        if !self.reference_checks(&file, reference).await? {
+            return Ok(plan.covered);
+        }
+        self.io.sync_all(&file).await?;
+        self.sync_names().await?;
+        Ok(plan.covered_with_last_reference())
+    }
+}
+
+/// Runs of writes that touch, each of a bounded length: one read and at most one write for all of them.
+fn contiguous_runs(writes: &[PlannedWrite]) -> impl Iterator<Item = &[PlannedWrite]> {
+    let mut run_bytes = 0;
+    writes.chunk_by(move |before, after| {
+        run_bytes += before.bytes.len();
+        let goes_on =
+            before.end() == after.position && run_bytes + after.bytes.len() <= CHECKPOINT_WRITE_BYTES_MAX;
+        if !goes_on {
+            run_bytes = 0;
+        }
+        goes_on
+    })
+}
+
+fn is_equal(present: &Bytes, run: &[PlannedWrite]) -> bool {
+    let mut rest = &present[..];
+    run.iter().all(|write| match rest.strip_prefix(&write.bytes[..]) {
+        Some(after) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}
+
+fn recovered(
+    key: TopicPartition,
+    plan: PartitionPlan,
+    segments: Vec<SegmentInfo>,
+    covered: Option<CoveredEnd>,
+    damage: Option<Damage>,
+) -> RecoveredPartition {
+    let (hard_state_sequence, hard_state) =
+        plan.hard_state.map_or((0, None), |(sequence, state)| (sequence, Some(state)));
+    RecoveredPartition {
+        key,
+        hard_state,
+        hard_state_sequence,
+        log_start: plan.log_start,
+        log_start_sequence: plan.log_start_sequence,
+        next_sequence: plan.next_sequence,
+        segments,
+        covered,
+        damage,
+    }
+}
+
+async fn write_generation(
+    io: &Io,
+    journal: &Path,
+    data: &Path,
+    manifest: &Manifest,
+    partitions: Vec<RecoveredPartition>,
+    core_of: &dyn Fn(TopicPartition) -> u32,
+    settings: &StorageSettings,
+) -> Result<Vec<ShardRecovery>, RecoveryError> {
+    let mut by_core: Vec<Vec<RecoveredPartition>> = (0..manifest.core_count).map(|_| Vec::new()).collect();
+    for partition in partitions {
+        let core = core_of(partition.key) as usize;
+        assert!(core < by_core.len(), "{} is placed on core {core} of {}", partition.key, by_core.len());
+        by_core[core].push(partition);
+    }
+    let directory = journal.join(generation_name(manifest.generation));
+    let failed = |source| RecoveryError::Io { path: directory.clone(), source };
+    // Left by a start that did not end: the manifest never named it.
+    if io.path_exists(&directory).await.map_err(failed)? {
+        io.remove_directory_all(&directory).await.map_err(failed)?;
+    }
+    io.create_directories(&directory).await.map_err(failed)?;
+    io.sync_directory(journal).await.map_err(failed)?;
+    let mut shards = Vec::with_capacity(by_core.len());
+    for (core, mut partitions) in (0..).zip(by_core) {
+        let origin = FrameOrigin { generation: manifest.generation, salt: manifest.salt, core };
+        let (place, files) = write_core(io, &directory, origin, &mut partitions, &settings.journal).await?;
+        shards.push(ShardRecovery {
+            core,
+            partitions,
+            data: data.to_owned(),
+            journal: place,
+            journal_files: files,
+        });
+    }
+    Ok(shards)
+}
+
+async fn remove_old_generations(
+    io: &Io,
+    journal: &Path,
+    current: u64,
+    keep: Option<u64>,
+) -> Result<(), RecoveryError> {
+    let current_name = generation_name(current);
+    for name in list(io, journal).await? {
+        let is_generation =
+            name.len() == current_name.len() && name.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_generation || name == current_name {
+            continue;
+        }
+        let path = journal.join(&name);
+        let failed = |source| RecoveryError::Io { path: path.clone(), source };
+        if keep.is_some_and(|generation| generation_name(generation) == name) {
+            let kept = journal.join(format!("damaged-{name}"));
+            tracing::error!(path = %kept.display(), "kept the journal of a damaged start");
+            io.rename(&path, &kept).await.map_err(failed)?;
+        } else {
+            io.remove_directory_all(&path).await.map_err(failed)?;
+        }
+    }
+    io.sync_directory(journal).await.map_err(|source| RecoveryError::Io { path: journal.to_owned(), source })
+}

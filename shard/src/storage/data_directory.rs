@@ -1,0 +1,281 @@
+//! The data directory's identity: lock, `FORMAT`, `meta.properties`. Refuses what is not ours before it changes anything.
+//!
+//! Layout: `lock`, `FORMAT`, `meta.properties`, `data/` (segments), `journal/` (or elsewhere, by configuration).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringlog_io::{FileLock, Io};
+use ringlog_protocol::ids::{NodeId, TopicId};
+
+/// Version of the directory as a whole: what files there are and what each is for. The files carry their own.
+pub const DIRECTORY_FORMAT_VERSION: u32 = 1;
+
+const LOCK_NAME: &str = "lock";
+const FORMAT_NAME: &str = "FORMAT";
+const META_NAME: &str = "meta.properties";
+const DATA_NAME: &str = "data";
+const JOURNAL_NAME: &str = "journal";
+const FORMAT_FIRST_LINE: &str = "ringlog data directory";
+/// `mkfs` puts it at the root of a file system; it is nobody's data.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// What the configuration says of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `None`: whatever the directory says, and a random one for a new directory.
+    pub cluster_id: Option<String>,
+    pub node_id: NodeId,
+}
+
+/// Why a data directory is refused. Nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirectoryError {
+    #[error("data directory {} is in use by a running broker (its file {LOCK_NAME} is locked): stop that broker or choose another --data-dir", path.display())]
+    Locked { path: PathBuf },
+    #[error("data directory {} has format version {found}, this build reads {DIRECTORY_FORMAT_VERSION}: start a build that knows it, or choose another --data-dir", path.display())]
+    NewerFormat { path: PathBuf, found: u32 },
+    #[error("{} is not empty and holds no file {FORMAT_NAME} (found {found:?}): it is not a data directory of this broker; choose an empty or another --data-dir", path.display())]
+    Foreign { path: PathBuf, found: String },
+    #[error("data directory {} belongs to cluster id {found}, the configuration says {expected}: set cluster.id={found} or choose another --data-dir", path.display())]
+    OtherCluster { path: PathBuf, found: String, expected: String },
+    #[error("data directory {} belongs to node.id {found}, the configuration says {expected}: set node.id={found} or choose another --data-dir", path.display())]
+    OtherNode { path: PathBuf, found: i32, expected: i32 },
+    #[error("{} is not as it was written ({detail}): restore it from a copy", path.display())]
+    Unreadable { path: PathBuf, detail: String },
+    #[error("{} is not a directory: choose another --data-dir", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("cannot use {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// A locked data directory that is ours. The lock goes when this is dropped.
+#[derive(Debug)]
+pub struct DataDirectory {
+    path: PathBuf,
+    journal: PathBuf,
+    cluster_id: String,
+    node_id: NodeId,
+    directory_id: String,
+    is_new: bool,
+    _lock: FileLock,
+}
+
+struct Meta {
+    cluster_id: String,
+    node_id: i32,
+    directory_id: String,
+}
+
+impl DataDirectory {
+    /// Locks and checks a directory, or makes it when it is missing or empty. `journal` names a folder on another
+    /// device; by default the journal is inside.
+    ///
+    /// # Errors
+    /// See [`DataDirectoryError`].
+    pub async fn open(
+        io: &Io,
+        path: &Path,
+        journal: Option<&Path>,
+        identity: &Identity,
+    ) -> Result<DataDirectory, DataDirectoryError> {
+        let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
+        let is_missing = !io.path_exists(path).await.map_err(failed)?;
+        if is_missing {
+            io.create_directories(path).await.map_err(failed)?;
+        }
+        let names = list(io, path).await?;
+        let has_format = names.iter().any(|name| name == FORMAT_NAME);
+        if has_format {
+            check_format(io, path).await?;
+        } else {
+            refuse_foreign(path, &names)?;
+        }
+        let lock = match io.lock_file(&path.join(LOCK_NAME)).await {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(DataDirectoryError::Locked { path: path.to_owned() });
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let has_meta = io.path_exists(&path.join(META_NAME)).await.map_err(failed)?;
+        let meta = if has_meta { read_meta(io, path).await? } else { new_meta(io, identity) };
+        check_identity(path, &meta, identity)?;
+        if !has_format || !has_meta {
+            write_identity(io, path, &meta).await.map_err(failed)?;
+        }
+        let data = path.join(DATA_NAME);
+        io.create_directories(&data).await.map_err(failed)?;
+        io.sync_directory(path).await.map_err(failed)?;
+        Ok(DataDirectory {
+            path: path.to_owned(),
+            journal: journal.map_or_else(|| path.join(JOURNAL_NAME), Path::to_owned),
+            cluster_id: meta.cluster_id,
+            node_id: identity.node_id,
+            directory_id: meta.directory_id,
+            is_new: !has_meta,
+            _lock: lock,
+        })
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Folder of the topics' folders.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.path.join(DATA_NAME)
+    }
+
+    /// Folder of the journal.
+    #[must_use]
+    pub fn journal(&self) -> &Path {
+        &self.journal
+    }
+
+    /// The cluster this directory belongs to.
+    #[must_use]
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// The node this directory belongs to.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    /// Random, given when the directory was made: a directory that lost its data is another one (KIP-858).
+    #[must_use]
+    pub fn directory_id(&self) -> &str {
+        &self.directory_id
+    }
+
+    /// Whether this start made it.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+}
+
+async fn list(io: &Io, path: &Path) -> Result<Vec<String>, DataDirectoryError> {
+    match io.list_directory(path).await {
+        Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(DataDirectoryError::NotADirectory { path: path.to_owned() })
+        }
+        Err(source) => Err(DataDirectoryError::Io { path: path.to_owned(), source }),
+    }
+}
+
+/// Without `FORMAT` a directory is ours only if nothing is in it but what a first start leaves before it writes that file.
+fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), DataDirectoryError> {
+    let is_ours =
+        |name: &String| name == LOCK_NAME || name == LOST_AND_FOUND || name.starts_with(FORMAT_NAME);
+    match names.iter().find(|name| !is_ours(name)) {
+        None => Ok(()),
+        Some(found) => Err(DataDirectoryError::Foreign { path: path.to_owned(), found: found.clone() }),
+    }
+}
+
+async fn read_text(io: &Io, path: &Path) -> Result<String, DataDirectoryError> {
+    let bytes = io
+        .read_file(path)
+        .await
+        .map_err(|source| DataDirectoryError::Io { path: path.to_owned(), source })?;
+    String::from_utf8(bytes).map_err(|_| DataDirectoryError::Unreadable {
+        path: path.to_owned(),
+        detail: "it is not text".to_owned(),
+    })
+}
+
+async fn check_format(io: &Io, path: &Path) -> Result<(), DataDirectoryError> {
+    let file = path.join(FORMAT_NAME);
+    let text = read_text(io, &file).await?;
+    let unreadable =
+        |detail: &str| DataDirectoryError::Unreadable { path: file.clone(), detail: detail.to_owned() };
+    let mut lines = text.lines();
+    if lines.next() != Some(FORMAT_FIRST_LINE) {
+        return Err(unreadable("its first line is another"));
+    }
+    let version =
+        lines.find_map(|line| line.strip_prefix("version=")).and_then(|version| version.parse::<u32>().ok());
+    match version {
+        None | Some(0) => Err(unreadable("it states no version")),
+        Some(found) if found > DIRECTORY_FORMAT_VERSION => {
+            Err(DataDirectoryError::NewerFormat { path: path.to_owned(), found })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+async fn read_meta(io: &Io, path: &Path) -> Result<Meta, DataDirectoryError> {
+    let file = path.join(META_NAME);
+    let text = read_text(io, &file).await?;
+    let unreadable = |detail: String| DataDirectoryError::Unreadable { path: file.clone(), detail };
+    let properties: BTreeMap<&str, &str> =
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
+    let get = |key: &str| {
+        let value = properties.get(key).copied().filter(|value| !value.is_empty());
+        value.ok_or_else(|| unreadable(format!("{key} is missing")))
+    };
+    let version = get("version")?;
+    if version != "1" {
+        return Err(unreadable(format!("version is {version}, not 1")));
+    }
+    let node_id = get("node.id")?;
+    Ok(Meta {
+        cluster_id: get("cluster.id")?.to_owned(),
+        node_id: node_id.parse().map_err(|_| unreadable(format!("node.id {node_id} is no number")))?,
+        directory_id: get("directory.id")?.to_owned(),
+    })
+}
+
+fn new_meta(io: &Io, identity: &Identity) -> Meta {
+    Meta {
+        cluster_id: identity.cluster_id.clone().unwrap_or_else(|| random_id(io)),
+        node_id: identity.node_id.0,
+        directory_id: random_id(io),
+    }
+}
+
+/// A random id in Kafka's spelling, which never begins with a dash: command lines would take it for an option.
+fn random_id(io: &Io) -> String {
+    loop {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&io.random_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&io.random_u64().to_le_bytes());
+        let id = TopicId(bytes).to_string();
+        if !id.starts_with('-') {
+            return id;
+        }
+    }
+}
+
+fn check_identity(path: &Path, meta: &Meta, identity: &Identity) -> Result<(), DataDirectoryError> {
+    if let Some(expected) = &identity.cluster_id
+        && *expected != meta.cluster_id
+    {
+        let (found, expected) = (meta.cluster_id.clone(), expected.clone());
+        return Err(DataDirectoryError::OtherCluster { path: path.to_owned(), found, expected });
+    }
+    if meta.node_id != identity.node_id.0 {
+        let (found, expected) = (meta.node_id, identity.node_id.0);
+        return Err(DataDirectoryError::OtherNode { path: path.to_owned(), found, expected });
+    }
+    Ok(())
+}
+
+/// `FORMAT` first: with it, whatever a crash leaves is recognised as ours.
+async fn write_identity(io: &Io, path: &Path, meta: &Meta) -> io::Result<()> {
+    let format = format!("{FORMAT_FIRST_LINE}\nversion={DIRECTORY_FORMAT_VERSION}\n");
+    io.replace_file(&path.join(FORMAT_NAME), format.into_bytes()).await?;
+    let Meta { cluster_id, node_id, directory_id } = meta;
+    let text =
+        format!("#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n");
+    io.replace_file(&path.join(META_NAME), text.into_bytes()).await
+}

@@ -1,0 +1,207 @@
+//! Reading a log: the plan is made from memory at once, its run touches files only below the memory tail.
+//!
+//! Owns no state. A run needs neither the log nor its core's borrow, so that appends go on while it waits.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ringlog_io::{File, Io};
+use ringlog_protocol::ids::Offset;
+
+use super::index::IndexPoint;
+use super::log::Log;
+use super::scan::{HeaderWalk, WalkError};
+use super::segment::SegmentHandle;
+use crate::limits::READ_SCAN_BYTES;
+
+/// A piece of a log's bytes: whole batches.
+#[derive(Clone, Debug)]
+pub enum LogPiece {
+    /// Shared with the memory tail.
+    Memory(Bytes),
+    /// A range of a segment file.
+    File {
+        file: File,
+        /// Where it begins, in bytes.
+        position: u64,
+        /// In bytes.
+        length: u32,
+    },
+}
+
+/// What a read found: whole batches in order, starting with the one that holds the offset asked for.
+#[derive(Clone, Debug)]
+pub struct LogRead {
+    pub pieces: Vec<LogPiece>,
+    /// Bytes of all pieces.
+    pub bytes: u64,
+    /// Offset after the last record; the offset asked for when nothing was found.
+    pub next_offset: Offset,
+}
+
+impl LogRead {
+    fn nothing(from: Offset) -> LogRead {
+        LogRead { pieces: Vec::new(), bytes: 0, next_offset: from }
+    }
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("no such log on this core")]
+    UnknownLog,
+    #[error("offset {offset} is outside the log, {log_start} to {log_end}")]
+    OutOfRange { offset: Offset, log_start: Offset, log_end: Offset },
+    #[error("cannot read {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} is damaged at position {position}: {detail}", path.display())]
+    Corrupt { path: PathBuf, position: u64, detail: String },
+}
+
+impl ReadError {
+    pub(crate) fn of_walk(handle: &SegmentHandle, error: WalkError) -> ReadError {
+        let path = handle.path().to_owned();
+        match error {
+            WalkError::Io(source) => ReadError::Io { path, source },
+            WalkError::Invalid { position, detail } => {
+                ReadError::Corrupt { path, position: u64::from(position), detail }
+            }
+        }
+    }
+}
+
+/// What is to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadRange {
+    pub(crate) from: Offset,
+    /// Exclusive.
+    pub(crate) limit: Offset,
+    pub(crate) bytes_max: u32,
+    pub(crate) at_least_one: bool,
+}
+
+/// A read that knows where its bytes are, or where to look. It may be sent to and run on any core.
+#[derive(Debug)]
+pub struct ReadPlan {
+    kind: PlanKind,
+}
+
+#[derive(Debug)]
+enum PlanKind {
+    Ready(LogRead),
+    File(FilePlan),
+}
+
+#[derive(Debug)]
+struct FilePlan {
+    handle: Arc<SegmentHandle>,
+    range: ReadRange,
+    /// A batch at or before the one that holds `from`.
+    start: IndexPoint,
+    /// A batch at or before the end of what may be read: the search for the exact end begins there.
+    near_end: IndexPoint,
+    /// Bytes of the segment that are in its file.
+    bound: u32,
+}
+
+impl ReadPlan {
+    /// Whether [`ReadPlan::run`] answers without a file.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.kind, PlanKind::Ready(_))
+    }
+
+    /// Finds the bytes. From files it reads batch headers only.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`] and [`ReadError::Corrupt`], with file and position. Sound batches before a bad one are returned;
+    /// the read that begins at the bad one fails.
+    pub async fn run(self, io: &Io) -> Result<LogRead, ReadError> {
+        match self.kind {
+            PlanKind::Ready(read) => Ok(read),
+            PlanKind::File(plan) => plan.run(io).await,
+        }
+    }
+}
+
+impl Log {
+    pub(crate) fn plan_read(&self, range: ReadRange) -> Result<ReadPlan, ReadError> {
+        let ReadRange { from, limit, bytes_max, at_least_one: _ } = range;
+        if from < self.log_start || from > self.log_end {
+            let (log_start, log_end) = (self.log_start, self.log_end);
+            return Err(ReadError::OutOfRange { offset: from, log_start, log_end });
+        }
+        let ready = |read| Ok(ReadPlan { kind: PlanKind::Ready(read) });
+        if from >= limit.min(self.log_end) {
+            return ready(LogRead::nothing(from));
+        }
+        if let Some(first) = self.tail_index(from) {
+            return ready(self.read_tail(first, range));
+        }
+        let segment = self.segment_index(from).and_then(|index| self.segments.get(index));
+        let Some(segment) = segment else { return ready(LogRead::nothing(from)) };
+        let start = segment.handle.recall(from).unwrap_or_else(|| segment.index.at_or_before(from));
+        let reach = start.position.saturating_add(bytes_max);
+        let near_end = segment.index.at_or_before_both(limit, reach);
+        let (handle, bound) = (Arc::clone(&segment.handle), segment.synced_bytes);
+        Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound }) })
+    }
+
+    fn read_tail(&self, first: usize, range: ReadRange) -> LogRead {
+        let mut read = LogRead::nothing(range.from);
+        for batch in self.tail.range(first..) {
+            let bytes = batch.bytes.len() as u64;
+            let fits = read.bytes + bytes <= u64::from(range.bytes_max);
+            let is_forced = read.pieces.is_empty() && range.at_least_one;
+            if batch.end > range.limit || !(fits || is_forced) {
+                break;
+            }
+            read.pieces.push(LogPiece::Memory(batch.bytes.clone()));
+            read.bytes += bytes;
+            read.next_offset = batch.end;
+        }
+        read
+    }
+}
+
+impl FilePlan {
+    async fn run(self, io: &Io) -> Result<LogRead, ReadError> {
+        let ReadRange { from, limit, bytes_max, at_least_one } = self.range;
+        let handle = &*self.handle;
+        let open = handle.open(io).await;
+        let file = open.map_err(|source| ReadError::Io { path: handle.path().to_owned(), source })?;
+        let mut walk = HeaderWalk::new(io, &file, self.start.position, self.bound, READ_SCAN_BYTES);
+        let first = loop {
+            match walk.next().await.map_err(|error| ReadError::of_walk(handle, error))? {
+                Some(batch) if batch.header.next_offset() > from => break batch,
+                Some(_) => {}
+                None => return Ok(LogRead::nothing(from)),
+            }
+        };
+        let start = first.position;
+        let mut end = walk.position();
+        let mut next_offset = first.header.next_offset();
+        if next_offset > limit || (end - start > bytes_max && !at_least_one) {
+            return Ok(LogRead::nothing(from));
+        }
+        let IndexPoint { offset: near_offset, position: near } = self.near_end;
+        if near > end && near - start <= bytes_max && near_offset <= limit {
+            walk.jump(near);
+            (end, next_offset) = (near, near_offset);
+        }
+        while let Ok(Some(batch)) = walk.next().await {
+            if walk.position() - start > bytes_max || batch.header.next_offset() > limit {
+                break;
+            }
+            (end, next_offset) = (walk.position(), batch.header.next_offset());
+        }
+        if end < self.bound {
+            handle.remember(next_offset, end);
+        }
+        let length = end - start;
+        let piece = LogPiece::File { file: file.clone(), position: u64::from(start), length };
+        Ok(LogRead { pieces: vec![piece], bytes: u64::from(length), next_offset })
+    }
+}

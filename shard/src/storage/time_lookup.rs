@@ -1,0 +1,153 @@
+//! Finding a record by its timestamp (ListOffsets, KIP-79 and KIP-734). A plan from memory, a run that may read files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ringlog_io::Io;
+use ringlog_protocol::ids::{LeaderEpoch, Offset};
+use ringlog_protocol::records::batch::BatchHeader;
+use ringlog_protocol::records::lookup::first_record_at_or_after;
+
+use super::log::{Log, TailBatch};
+use super::read::ReadError;
+use super::scan::HeaderWalk;
+use super::segment::SegmentHandle;
+use crate::limits::{LOOKUP_DECOMPRESSED_BYTES_MAX, READ_SCAN_BYTES};
+
+/// A record found by its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeHit {
+    pub offset: Offset,
+    /// Milliseconds since the Unix epoch.
+    pub timestamp: i64,
+    pub leader_epoch: LeaderEpoch,
+}
+
+/// Looks for the first record, by offset, that is not older than a time.
+#[derive(Debug)]
+pub struct TimePlan {
+    target_ms: i64,
+    limit: Offset,
+    file: Option<FilePart>,
+    /// Batches in memory that may hold it, oldest first, with the position of the segment's file for errors.
+    memory: Vec<Bytes>,
+    handle: Option<Arc<SegmentHandle>>,
+}
+
+#[derive(Debug)]
+struct FilePart {
+    handle: Arc<SegmentHandle>,
+    position: u32,
+    bound: u32,
+}
+
+fn max_timestamp_of(batch: &TailBatch) -> i64 {
+    BatchHeader::parse_prefix(&batch.bytes).map_or(i64::MIN, |header| header.max_timestamp)
+}
+
+impl Log {
+    /// Plans the search for the first record below `limit` with a timestamp of `target_ms` or later.
+    pub(crate) fn plan_time_lookup(&self, target_ms: i64, limit: Offset) -> TimePlan {
+        let mut plan = TimePlan { target_ms, limit, file: None, memory: Vec::new(), handle: None };
+        let Some(segment) = self.segments.iter().find(|segment| segment.max_timestamp >= target_ms) else {
+            return plan;
+        };
+        plan.handle = Some(Arc::clone(&segment.handle));
+        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
+        let start = segment.index.before_time(target_ms);
+        if start.offset < in_memory {
+            let first_in_memory = self.tail.iter().find(|batch| batch.segment_base == segment.base);
+            let bound = first_in_memory.map_or(segment.synced_bytes, |batch| batch.position);
+            plan.file =
+                Some(FilePart { handle: Arc::clone(&segment.handle), position: start.position, bound });
+        }
+        let not_older = self.tail.iter().filter(|batch| {
+            batch.end <= limit && batch.segment_base >= segment.base && max_timestamp_of(batch) >= target_ms
+        });
+        // The first one holds it, unless its header promises more than its records keep.
+        plan.memory = not_older.take(2).map(|batch| batch.bytes.clone()).collect();
+        plan
+    }
+
+    /// Plans the search for the first record below `limit` with the largest timestamp. Where batches of the last
+    /// segment are still uncommitted the maximum of those before is known to within one index interval.
+    pub(crate) fn plan_newest(&self, limit: Offset) -> TimePlan {
+        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
+        let committed = self.tail.iter().filter(|batch| batch.end <= limit).map(max_timestamp_of);
+        let in_files = self.segments.iter().map(|segment| {
+            if segment.max_timestamp_batch < in_memory {
+                segment.max_timestamp
+            } else {
+                segment.index.max_timestamp_before(in_memory)
+            }
+        });
+        self.plan_time_lookup(committed.chain(in_files).max().unwrap_or(i64::MAX), limit)
+    }
+}
+
+impl TimePlan {
+    /// Finds the record; `None` when every record below the limit is older.
+    ///
+    /// # Errors
+    /// As [`super::ReadPlan::run`]; also a batch whose records cannot be read.
+    pub async fn run(self, io: &Io) -> Result<Option<TimeHit>, ReadError> {
+        let mut scratch = Vec::new();
+        if let Some(part) = &self.file
+            && let Some(hit) = self.search_file(part, io, &mut scratch).await?
+        {
+            return Ok(Some(hit));
+        }
+        for bytes in &self.memory {
+            if let Some(hit) = self.search_batch(bytes, 0, &mut scratch)? {
+                return Ok(Some(hit));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn search_file(
+        &self,
+        part: &FilePart,
+        io: &Io,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<TimeHit>, ReadError> {
+        let handle = &*part.handle;
+        let open = handle.open(io).await;
+        let file = open.map_err(|source| ReadError::Io { path: handle.path().to_owned(), source })?;
+        let mut walk = HeaderWalk::new(io, &file, part.position, part.bound, READ_SCAN_BYTES);
+        while let Some(batch) = walk.next().await.map_err(|error| ReadError::of_walk(handle, error))? {
+            if batch.header.next_offset() > self.limit {
+                return Ok(None);
+            }
+            if batch.header.max_timestamp < self.target_ms {
+                continue;
+            }
+            let bytes = walk.batch_bytes(&batch).await.map_err(|error| ReadError::of_walk(handle, error))?;
+            if let Some(hit) = self.search_batch(&bytes, batch.position, scratch)? {
+                return Ok(Some(hit));
+            }
+        }
+        Ok(None)
+    }
+
+    fn search_batch(
+        &self,
+        bytes: &[u8],
+        position: u32,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<TimeHit>, ReadError> {
+        let corrupt = |detail: String| ReadError::Corrupt {
+            path: self.handle.as_ref().map(|handle| handle.path().to_owned()).unwrap_or_default(),
+            position: u64::from(position),
+            detail,
+        };
+        let header = BatchHeader::parse(bytes).map_err(|error| corrupt(error.to_string()))?;
+        let found = first_record_at_or_after(bytes, self.target_ms, LOOKUP_DECOMPRESSED_BYTES_MAX, scratch)
+            .map_err(|error| corrupt(error.to_string()))?;
+        Ok(found.map(|record| TimeHit {
+            offset: record.offset,
+            timestamp: record.timestamp,
+            leader_epoch: header.leader_epoch,
+        }))
+    }
+}
