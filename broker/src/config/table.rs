@@ -1,0 +1,658 @@
+//! Owns the table of configuration keys: Kafka's names where the meaning is the same, `ringlog.*` for ours. A key that
+//! Kafka has and that does nothing here yet stands in the table too, so that a user's file gets a sentence about it.
+
+use super::keys::{Effect, Key, Kind, Update};
+
+const I32_MAX: i64 = i32::MAX as i64;
+const KIB: i64 = 1 << 10;
+const MIB: i64 = 1 << 20;
+
+const fn built(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default, effect: Effect::Built, update: Update::Restart, doc }
+}
+
+/// `why` ends the refusal of any value but the default.
+const fn not_built(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    why: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { name, kind, default, effect: Effect::NotBuilt(why), update: Update::Restart, doc }
+}
+
+const fn fixed(key: Key) -> Key {
+    Key { update: Update::Formatted, ..key }
+}
+
+const fn integer(minimum: i64, maximum: i64) -> Kind {
+    Kind::Integer { minimum, maximum }
+}
+
+const fn bytes(minimum: i64, maximum: i64) -> Kind {
+    Kind::Bytes { minimum, maximum }
+}
+
+const fn milliseconds(minimum: i64, maximum: i64) -> Kind {
+    Kind::Milliseconds { minimum, maximum }
+}
+
+const NAME: Kind = Kind::Text { bytes_max: 249 };
+
+/// Reasons that several keys share.
+const ONE_NODE: &str = "clusters of several brokers are not built yet";
+const SECURITY: &str = "only PLAINTEXT is built so far; TLS and SASL are not";
+const RETENTION: &str = "retention is not built yet: records stay until their topic is deleted";
+const COMPACTION: &str = "compaction is not built yet";
+const GROUPS: &str = "consumer groups are not built yet";
+const TRANSACTIONS: &str = "transactions are not built yet";
+const THREADS: &str =
+    "there are no such threads here: one thread runs each shard; set ringlog.shards instead";
+const QUOTAS: &str = "quotas are not built yet";
+const FLUSH: &str = "an acknowledged record is always durable first, so there is nothing to schedule";
+
+pub(super) const ALL: &[Key] = &[
+    // ---- identity and storage
+    fixed(built("node.id", integer(0, I32_MAX), "1", "The number of this broker in its cluster.")),
+    built("broker.id", Kind::Alias("node.id"), "", "Kafka's older name of node.id."),
+    built(
+        "broker.rack",
+        NAME,
+        "",
+        "The rack or zone of this broker, as Metadata reports it to clients. Empty for none.",
+    ),
+    built(
+        "log.dirs",
+        Kind::Directory,
+        "auto",
+        "The data directory; made when absent. `auto`: $STATE_DIRECTORY where systemd sets it, /var/lib/ringlog for \
+         root, otherwise $XDG_DATA_HOME/ringlog or ~/.local/share/ringlog. One directory only: several are refused.",
+    ),
+    built(
+        "log.dir",
+        Kind::Alias("log.dirs"),
+        "",
+        "Kafka's name for a single directory; log.dirs wins over it.",
+    ),
+    built(
+        "ringlog.ephemeral",
+        Kind::Boolean,
+        "false",
+        "Keep everything in memory and write no file: for tests. All records are lost at exit.",
+    ),
+    built(
+        "ringlog.journal.dir",
+        Kind::Directory,
+        "auto",
+        "Where the commit journals lie, to put them on a device of their own. `auto`: inside the data directory.",
+    ),
+    built(
+        "ringlog.journal.file.bytes",
+        Kind::AutoBytes { minimum: MIB, maximum: KIB * MIB },
+        "auto",
+        "Size of one journal file of a shard. `auto`: 8 MiB in the dev profile, 64 MiB in the server profile.",
+    ),
+    built(
+        "ringlog.journal.files",
+        Kind::AutoInteger { minimum: 2, maximum: 64 },
+        "auto",
+        "Journal files of a shard. `auto`: 2 in the dev profile, 4 in the server profile.",
+    ),
+    not_built(
+        "ringlog.durability",
+        Kind::Choice(&["strict", "relaxed"]),
+        "strict",
+        "relaxed durability is not built yet: every acknowledged record is durable first",
+        "What acks=all promises: `strict` means durable on the commit quorum before the acknowledgement.",
+    ),
+    // ---- listeners
+    built(
+        "listeners",
+        Kind::Listeners,
+        "PLAINTEXT://127.0.0.1:9092",
+        "The address that clients connect to. An empty host means every IPv4 interface. Port 0 takes a free port. \
+         The default binds loopback, so that nothing is exposed unasked.",
+    ),
+    built(
+        "advertised.listeners",
+        Kind::AdvertisedListeners,
+        "auto",
+        "The address that clients are told to connect to. `auto` answers with the address that the client reached, \
+         which is right on a host, on another host and behind a container's published port of the same number.",
+    ),
+    not_built(
+        "listener.security.protocol.map",
+        Kind::Text { bytes_max: 4096 },
+        "PLAINTEXT:PLAINTEXT",
+        SECURITY,
+        "Kafka's map from listener names to protocols.",
+    ),
+    not_built("inter.broker.listener.name", NAME, "PLAINTEXT", ONE_NODE, "The listener that brokers use."),
+    built(
+        "max.connections",
+        integer(1, I32_MAX),
+        "2147483647",
+        "Client connections at once. The limit on open files bounds it too; the banner prints the result.",
+    ),
+    built(
+        "max.connections.per.ip",
+        integer(1, I32_MAX),
+        "2147483647",
+        "Client connections at once from one address.",
+    ),
+    built(
+        "connections.max.idle.ms",
+        milliseconds(1000, i64::MAX),
+        "600000",
+        "A connection without a request for so long is closed.",
+    ),
+    not_built(
+        "max.connection.creation.rate",
+        integer(1, I32_MAX),
+        "2147483647",
+        QUOTAS,
+        "New connections a second.",
+    ),
+    built(
+        "socket.request.max.bytes",
+        bytes(64 * KIB, I32_MAX),
+        "104857600",
+        "The largest request frame. A longer one closes its connection before any of it is read.",
+    ),
+    not_built(
+        "socket.send.buffer.bytes",
+        integer(-1, I32_MAX),
+        "102400",
+        "the kernel tunes this buffer by itself",
+        "SO_SNDBUF of client sockets.",
+    ),
+    not_built(
+        "socket.receive.buffer.bytes",
+        integer(-1, I32_MAX),
+        "102400",
+        "the kernel tunes this buffer by itself",
+        "SO_RCVBUF of client sockets.",
+    ),
+    not_built(
+        "socket.listen.backlog.size",
+        integer(1, I32_MAX),
+        "50",
+        "the backlog is fixed at the kernel's own limit",
+        "Backlog of the listening socket.",
+    ),
+    not_built(
+        "queued.max.requests",
+        integer(1, I32_MAX),
+        "500",
+        "what waits is bounded by bytes a shard; set ringlog.memory instead",
+        "Requests that may wait in Kafka's queue.",
+    ),
+    not_built(
+        "queued.max.request.bytes",
+        integer(-1, i64::MAX),
+        "-1",
+        "what waits is bounded by bytes a shard; set ringlog.memory instead",
+        "Bytes that may wait in Kafka's queue.",
+    ),
+    not_built(
+        "request.timeout.ms",
+        milliseconds(1, I32_MAX),
+        "30000",
+        ONE_NODE,
+        "How long a broker waits for another broker's answer.",
+    ),
+    // ---- topics
+    built(
+        "auto.create.topics.enable",
+        Kind::Boolean,
+        "true",
+        "Create a topic when a client asks for the metadata of one that does not exist.",
+    ),
+    built(
+        "delete.topic.enable",
+        Kind::Boolean,
+        "true",
+        "Whether DeleteTopics is answered; when false it gets error 73 (TOPIC_DELETION_DISABLED).",
+    ),
+    built(
+        "num.partitions",
+        integer(1, 10_000),
+        "1",
+        "Partitions of a topic that is created without a number of its own.",
+    ),
+    not_built(
+        "default.replication.factor",
+        integer(1, 32_767),
+        "1",
+        ONE_NODE,
+        "Replicas of a topic that is created without a number of its own.",
+    ),
+    not_built(
+        "min.insync.replicas",
+        integer(1, I32_MAX),
+        "1",
+        ONE_NODE,
+        "Replicas that must hold a record durably before acks=all is answered; never more than a topic has.",
+    ),
+    built(
+        "message.max.bytes",
+        bytes(0, I32_MAX),
+        "1048588",
+        "The largest record batch, as it arrives: max.message.bytes of a topic.",
+    ),
+    not_built(
+        "compression.type",
+        Kind::Choice(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
+        "producer",
+        "the broker does not recompress yet",
+        "How the broker stores batches; `producer` keeps each as it came.",
+    ),
+    built(
+        "log.segment.bytes",
+        bytes(MIB, I32_MAX),
+        "1073741824",
+        "A segment file is closed when it would grow beyond this.",
+    ),
+    built(
+        "log.index.interval.bytes",
+        bytes(0, I32_MAX),
+        "4096",
+        "Log bytes between two entries of the offset index.",
+    ),
+    built(
+        "log.message.timestamp.type",
+        Kind::Choice(&["CreateTime", "LogAppendTime"]),
+        "CreateTime",
+        "Whose clock stamps records: the producer's or the broker's.",
+    ),
+    built(
+        "log.message.timestamp.before.max.ms",
+        milliseconds(0, i64::MAX),
+        "9223372036854775807",
+        "How far a CreateTime may lie in the past.",
+    ),
+    built(
+        "log.message.timestamp.after.max.ms",
+        milliseconds(0, i64::MAX),
+        "3600000",
+        "How far a CreateTime may lie in the future.",
+    ),
+    built(
+        "fetch.max.bytes",
+        bytes(KIB, I32_MAX),
+        "57671680",
+        "The most bytes of records in one Fetch answer. One batch larger than this is still sent, alone.",
+    ),
+    not_built(
+        "max.incremental.fetch.session.cache.slots",
+        integer(0, I32_MAX),
+        "1000",
+        "fetch sessions are not built yet",
+        "Fetch sessions kept at once.",
+    ),
+    not_built(
+        "max.request.partition.size.limit",
+        integer(1, I32_MAX),
+        "2000",
+        "DescribeTopicPartitions is not built yet",
+        "Partitions in one DescribeTopicPartitions answer.",
+    ),
+    built(
+        "producer.id.expiration.ms",
+        milliseconds(1, I32_MAX),
+        "86400000",
+        "The sequence state of an idempotent producer that was silent for so long is dropped.",
+    ),
+    // ---- retention, rolling, compaction
+    not_built(
+        "log.retention.ms",
+        NAME,
+        "",
+        RETENTION,
+        "Age at which records may go; empty: log.retention.minutes holds.",
+    ),
+    not_built(
+        "log.retention.minutes",
+        NAME,
+        "",
+        RETENTION,
+        "Age at which records may go; empty: log.retention.hours holds.",
+    ),
+    not_built("log.retention.hours", integer(-1, I32_MAX), "168", RETENTION, "Age at which records may go."),
+    not_built(
+        "log.retention.bytes",
+        integer(-1, i64::MAX),
+        "-1",
+        RETENTION,
+        "Size of a partition above which its oldest segments may go.",
+    ),
+    not_built(
+        "log.retention.check.interval.ms",
+        milliseconds(1, i64::MAX),
+        "300000",
+        RETENTION,
+        "How often retention looks.",
+    ),
+    not_built(
+        "log.roll.ms",
+        NAME,
+        "",
+        RETENTION,
+        "Age at which a segment is closed; empty: log.roll.hours holds.",
+    ),
+    not_built("log.roll.hours", integer(1, I32_MAX), "168", RETENTION, "Age at which a segment is closed."),
+    not_built("log.roll.jitter.ms", NAME, "", RETENTION, "Random part of the rolling age."),
+    not_built(
+        "log.roll.jitter.hours",
+        integer(0, I32_MAX),
+        "0",
+        RETENTION,
+        "Random part of the rolling age.",
+    ),
+    not_built(
+        "log.index.size.max.bytes",
+        integer(4, I32_MAX),
+        "10485760",
+        "the offset index is in memory and bounded by its segment",
+        "Size of Kafka's index file.",
+    ),
+    not_built(
+        "log.segment.delete.delay.ms",
+        milliseconds(0, i64::MAX),
+        "60000",
+        "a deleted topic's files go at once",
+        "Wait before deleted files go.",
+    ),
+    not_built(
+        "log.preallocate",
+        Kind::Boolean,
+        "false",
+        "segments are extended without changing their length already",
+        "Preallocate segment files.",
+    ),
+    not_built(
+        "log.cleanup.policy",
+        Kind::Text { bytes_max: 64 },
+        "delete",
+        COMPACTION,
+        "delete, compact or both.",
+    ),
+    not_built("log.cleaner.enable", Kind::Boolean, "true", COMPACTION, "Whether compaction runs."),
+    not_built("log.cleaner.threads", integer(0, I32_MAX), "1", COMPACTION, "Threads of compaction."),
+    not_built(
+        "log.cleaner.dedupe.buffer.size",
+        integer(1, i64::MAX),
+        "134217728",
+        COMPACTION,
+        "Memory of compaction.",
+    ),
+    not_built(
+        "log.cleaner.delete.retention.ms",
+        milliseconds(0, i64::MAX),
+        "86400000",
+        COMPACTION,
+        "How long a tombstone stays.",
+    ),
+    not_built(
+        "log.cleaner.min.compaction.lag.ms",
+        milliseconds(0, i64::MAX),
+        "0",
+        COMPACTION,
+        "Youngest age of a compacted record.",
+    ),
+    not_built(
+        "log.cleaner.max.compaction.lag.ms",
+        milliseconds(1, i64::MAX),
+        "9223372036854775807",
+        COMPACTION,
+        "Oldest age of a record that is not compacted.",
+    ),
+    not_built(
+        "log.cleaner.min.cleanable.ratio",
+        Kind::Number,
+        "0.5",
+        COMPACTION,
+        "Share of the log that must be dirty.",
+    ),
+    not_built(
+        "log.flush.interval.messages",
+        integer(1, i64::MAX),
+        "9223372036854775807",
+        FLUSH,
+        "Records between two flushes of a log.",
+    ),
+    not_built("log.flush.interval.ms", NAME, "", FLUSH, "Time between two flushes of a log."),
+    not_built(
+        "log.flush.scheduler.interval.ms",
+        milliseconds(1, i64::MAX),
+        "9223372036854775807",
+        FLUSH,
+        "How often Kafka looks for logs to flush.",
+    ),
+    not_built(
+        "log.flush.offset.checkpoint.interval.ms",
+        milliseconds(0, I32_MAX),
+        "60000",
+        FLUSH,
+        "How often Kafka writes its recovery point.",
+    ),
+    not_built(
+        "num.recovery.threads.per.data.dir",
+        integer(1, I32_MAX),
+        "2",
+        THREADS,
+        "Threads that recover logs.",
+    ),
+    not_built(
+        "unclean.leader.election.enable",
+        Kind::Boolean,
+        "false",
+        ONE_NODE,
+        "Whether a replica that lags may lead.",
+    ),
+    // ---- cluster
+    not_built("process.roles", NAME, "broker,controller", ONE_NODE, "Kafka's roles of this process."),
+    not_built(
+        "controller.listener.names",
+        NAME,
+        "CONTROLLER",
+        "the controller runs inside the broker and needs no listener",
+        "Listeners of Kafka's controller.",
+    ),
+    not_built("controller.quorum.voters", NAME, "", ONE_NODE, "Kafka's static controller quorum."),
+    not_built(
+        "controller.quorum.bootstrap.servers",
+        NAME,
+        "",
+        ONE_NODE,
+        "Where Kafka finds its controllers.",
+    ),
+    not_built(
+        "replica.lag.time.max.ms",
+        milliseconds(1, i64::MAX),
+        "30000",
+        ONE_NODE,
+        "How long a follower may be behind and count as in sync.",
+    ),
+    not_built(
+        "replica.fetch.max.bytes",
+        integer(0, I32_MAX),
+        "1048576",
+        ONE_NODE,
+        "Bytes a partition that a follower fetches.",
+    ),
+    not_built(
+        "num.replica.fetchers",
+        integer(1, I32_MAX),
+        "1",
+        THREADS,
+        "Threads that fetch from another broker.",
+    ),
+    not_built("num.network.threads", integer(1, I32_MAX), "3", THREADS, "Kafka's network threads."),
+    not_built("num.io.threads", integer(1, I32_MAX), "8", THREADS, "Kafka's request handler threads."),
+    not_built("background.threads", integer(1, I32_MAX), "10", THREADS, "Kafka's background threads."),
+    // ---- groups and transactions
+    not_built(
+        "offsets.topic.num.partitions",
+        integer(1, I32_MAX),
+        "50",
+        GROUPS,
+        "Partitions of the offsets topic.",
+    ),
+    not_built(
+        "offsets.topic.replication.factor",
+        integer(1, 32_767),
+        "1",
+        GROUPS,
+        "Replicas of the offsets topic; one here, since there is one broker.",
+    ),
+    not_built(
+        "offsets.retention.minutes",
+        integer(1, I32_MAX),
+        "10080",
+        GROUPS,
+        "How long the offsets of an empty group stay.",
+    ),
+    not_built(
+        "group.initial.rebalance.delay.ms",
+        milliseconds(0, I32_MAX),
+        "3000",
+        GROUPS,
+        "Wait for more members of a new group.",
+    ),
+    not_built(
+        "group.min.session.timeout.ms",
+        milliseconds(0, I32_MAX),
+        "6000",
+        GROUPS,
+        "Shortest session timeout of a member.",
+    ),
+    not_built(
+        "group.max.session.timeout.ms",
+        milliseconds(0, I32_MAX),
+        "1800000",
+        GROUPS,
+        "Longest session timeout of a member.",
+    ),
+    not_built(
+        "transaction.state.log.num.partitions",
+        integer(1, I32_MAX),
+        "50",
+        TRANSACTIONS,
+        "Partitions of the transaction topic.",
+    ),
+    not_built(
+        "transaction.state.log.replication.factor",
+        integer(1, 32_767),
+        "1",
+        TRANSACTIONS,
+        "Replicas of the transaction topic; one here, since there is one broker.",
+    ),
+    not_built(
+        "transaction.state.log.min.isr",
+        integer(1, I32_MAX),
+        "1",
+        TRANSACTIONS,
+        "min.insync.replicas of the transaction topic.",
+    ),
+    not_built(
+        "share.coordinator.state.topic.replication.factor",
+        integer(1, 32_767),
+        "1",
+        GROUPS,
+        "Replicas of the share state topic; one here, since there is one broker.",
+    ),
+    not_built(
+        "share.coordinator.state.topic.min.isr",
+        integer(1, 32_767),
+        "1",
+        GROUPS,
+        "min.insync.replicas of the share state topic.",
+    ),
+    not_built(
+        "transaction.max.timeout.ms",
+        milliseconds(1, I32_MAX),
+        "900000",
+        TRANSACTIONS,
+        "Longest transaction timeout a client may ask for.",
+    ),
+    not_built(
+        "transactional.id.expiration.ms",
+        milliseconds(1, I32_MAX),
+        "604800000",
+        TRANSACTIONS,
+        "A transactional id that was silent for so long is forgotten.",
+    ),
+    // ---- cores, memory, input and output
+    built(
+        "ringlog.profile",
+        Kind::Choice(&["auto", "dev", "server"]),
+        "auto",
+        "How much of the machine to take. `dev`: at most 4 shards, a small share of memory, no pinning. `server`: a \
+         shard on every physical core the process may use, half of the memory, pinned. `auto`: server on bare metal \
+         with at least 8 CPUs and 16 GiB outside containers, dev elsewhere; the banner says which and why.",
+    ),
+    built(
+        "ringlog.shards",
+        Kind::AutoInteger { minimum: 1, maximum: 256 },
+        "auto",
+        "Shards, each one thread. It may change at any start: storage does not know it.",
+    ),
+    built(
+        "ringlog.cpuset",
+        Kind::CpuList,
+        "",
+        "CPUs to run shards on, in order. It must lie within what the process may use.",
+    ),
+    built(
+        "ringlog.pin",
+        Kind::Choice(&["auto", "true", "false"]),
+        "auto",
+        "Bind each shard to its CPU. `auto`: in the server profile, or when ringlog.cpuset is set.",
+    ),
+    built(
+        "ringlog.memory",
+        Kind::Memory,
+        "auto",
+        "Memory of all shards together. `auto`: of what the container or machine allows, an eighth but at most 1 GiB in the dev profile, half in the server profile. The page cache comes on top.",
+    ),
+    built(
+        "ringlog.io.driver",
+        Kind::Choice(&["auto", "io_uring", "epoll"]),
+        "auto",
+        "How the kernel is asked. `auto`: io_uring, or epoll where io_uring is refused, with a log line that says why.",
+    ),
+    built(
+        "ringlog.io.features",
+        Kind::Features,
+        "",
+        "Kernel features to leave unused (`-cachestat`) or to insist on (`+cachestat`), whatever the probe finds.",
+    ),
+    built(
+        "ringlog.egress",
+        Kind::Choice(&["auto", "send", "sendfile"]),
+        "auto",
+        "How records leave: copied by `send`, or from the page cache by `sendfile`. `auto` decides for each piece.",
+    ),
+    // ---- seen from outside
+    built(
+        "ringlog.admin.listen",
+        Kind::Address,
+        "127.0.0.1:9644",
+        "Address of the admin HTTP server: /metrics, /healthz, /readyz, /slow, /config, /flight. It has no login, so keep it on loopback or a private network. `none` switches it off.",
+    ),
+    built(
+        "ringlog.metrics.interval.ms",
+        milliseconds(50, 60_000),
+        "1000",
+        "How often each shard publishes what it counted.",
+    ),
+    built(
+        "ringlog.log.format",
+        Kind::Choice(&["auto", "human", "json"]),
+        "auto",
+        "Log lines on standard error. `auto`: human on a terminal, otherwise json.",
+    ),
+    built("ringlog.log.level", Kind::LogFilter, "info", "What is logged."),
+];

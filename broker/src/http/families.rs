@@ -1,0 +1,247 @@
+//! Owns the table of metric families that are read from one shard's snapshot: name, help, label and where the number is.
+//! A name is part of the interface: dashboards hold it. Add, never rename.
+
+use crate::observe::snapshot::ShardSnapshot;
+
+/// How a cell becomes the base unit of its family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    One,
+    /// The cell is in nanoseconds, the family in seconds.
+    Nanoseconds,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Type {
+    Counter,
+    Gauge,
+}
+
+/// One family; each of its cells is a series of every shard.
+pub(super) struct Family {
+    /// Without `_total`, which the encoder adds to counters.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: Type,
+    pub unit: Unit,
+    /// The label that tells the cells apart; empty when there is one.
+    pub label: &'static str,
+    pub cells: &'static [(&'static str, Read)],
+}
+
+type Read = fn(&ShardSnapshot) -> u64;
+
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    cells: &'static [(&'static str, Read)],
+) -> Family {
+    Family { name, help, kind: Type::Counter, unit: Unit::One, label, cells }
+}
+
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    cells: &'static [(&'static str, Read)],
+) -> Family {
+    Family { name, help, kind: Type::Gauge, unit: Unit::One, label, cells }
+}
+
+const fn seconds(family: Family) -> Family {
+    Family { unit: Unit::Nanoseconds, ..family }
+}
+
+/// Shown for each shard however many there are.
+pub(super) const ALWAYS: &[Family] = &[seconds(counter(
+    "ringlog_shard_time_seconds",
+    "Time of the shard's loop, by what it did",
+    "state",
+    &[("busy", |s| s.io.busy_ns), ("asleep", |s| s.io.sleep_ns)],
+))];
+
+/// Shown for each shard up to a bound, then added up.
+pub(super) const FAMILIES: &[Family] = &[
+    gauge("ringlog_shard_tasks_runnable", "Tasks that wait to run", "", &[("", |s| s.io.runnable)]),
+    gauge(
+        "ringlog_io_operations_in_flight",
+        "Operations given to the kernel and not completed",
+        "",
+        &[("", |s| s.io.in_flight)],
+    ),
+    counter(
+        "ringlog_io_operations_submitted",
+        "Operations given to the kernel",
+        "",
+        &[("", |s| s.io.submitted)],
+    ),
+    counter(
+        "ringlog_io_operations_completed",
+        "Operations the kernel completed",
+        "",
+        &[("", |s| s.io.completed)],
+    ),
+    counter("ringlog_io_syscalls", "System calls of the loop", "", &[("", |s| s.io.syscalls)]),
+    counter(
+        "ringlog_io_loop_pauses",
+        "Times the loop had nothing to do, by how it waited",
+        "how",
+        &[("spin", |s| s.io.spins), ("sleep", |s| s.io.sleeps)],
+    ),
+    gauge("ringlog_connections", "Open client connections", "", &[("", |s| s.gauges.connections)]),
+    counter(
+        "ringlog_connection_events",
+        "What happened to client connections",
+        "event",
+        &[
+            ("accepted", |s| s.metrics.connections_accepted),
+            ("adopted", |s| s.metrics.connections_adopted),
+            ("closed", |s| s.metrics.connections_closed),
+            ("refused", |s| s.metrics.connections_refused),
+            ("violated", |s| s.metrics.connections_violated),
+        ],
+    ),
+    gauge(
+        "ringlog_requests_in_flight",
+        "Requests received and not answered",
+        "",
+        &[("", |s| s.gauges.requests_in_flight)],
+    ),
+    gauge(
+        "ringlog_fetches_waiting",
+        "Fetches that wait for bytes to arrive",
+        "",
+        &[("", |s| s.gauges.fetches_waiting)],
+    ),
+    counter(
+        "ringlog_received_bytes",
+        "Bytes received from clients",
+        "",
+        &[("", |s| s.metrics.received_bytes)],
+    ),
+    counter(
+        "ringlog_sent_bytes",
+        "Bytes sent to clients, by the route they took",
+        "route",
+        &[
+            ("memory", |s| s.metrics.sent.memory_bytes),
+            ("read", |s| s.metrics.sent.read_bytes),
+            ("sendfile", |s| s.metrics.sent.sendfile_bytes),
+        ],
+    ),
+    counter(
+        "ringlog_sendfile_stalls",
+        "Calls of sendfile that took too long",
+        "",
+        &[("", |s| s.metrics.sent.sendfile_stalls)],
+    ),
+    counter(
+        "ringlog_page_cache_bytes",
+        "Bytes about to be read, by what cachestat said of them",
+        "result",
+        &[
+            ("hit", |s| s.metrics.page_cache.hit_bytes),
+            ("miss", |s| s.metrics.page_cache.miss_bytes),
+            ("unknown", |s| s.metrics.page_cache.unknown_bytes),
+        ],
+    ),
+    counter(
+        "ringlog_produced_batches",
+        "Record batches appended",
+        "",
+        &[("", |s| s.metrics.produce.batches)],
+    ),
+    counter("ringlog_produced_records", "Records appended", "", &[("", |s| s.metrics.produce.records)]),
+    counter(
+        "ringlog_produced_bytes",
+        "Bytes of record batches appended",
+        "",
+        &[("", |s| s.metrics.produce.bytes)],
+    ),
+    counter(
+        "ringlog_produced_duplicates",
+        "Batches answered without appending them again",
+        "",
+        &[("", |s| s.metrics.produce.duplicates)],
+    ),
+    counter(
+        "ringlog_fetched_bytes",
+        "Bytes of records given to fetches",
+        "",
+        &[("", |s| s.metrics.fetch.bytes)],
+    ),
+    counter(
+        "ringlog_fetched_partitions",
+        "Partitions that had bytes for a fetch",
+        "",
+        &[("", |s| s.metrics.fetch.partitions)],
+    ),
+    counter(
+        "ringlog_fetches_empty",
+        "Fetches answered without records after waiting",
+        "",
+        &[("", |s| s.metrics.fetch.empty)],
+    ),
+    counter(
+        "ringlog_mesh_messages",
+        "Messages between cores",
+        "direction",
+        &[("sent", |s| s.metrics.mesh.sent), ("received", |s| s.metrics.mesh.received)],
+    ),
+    counter(
+        "ringlog_mesh_stalls",
+        "Times a core had no credit left towards another",
+        "",
+        &[("", |s| s.metrics.mesh.out_of_credits)],
+    ),
+    counter(
+        "ringlog_log_lines_suppressed",
+        "Log lines that the rate limit kept back",
+        "",
+        &[("", |s| s.metrics.log_lines_suppressed)],
+    ),
+    gauge("ringlog_partitions", "Partitions owned", "", &[("", |s| s.gauges.partitions)]),
+    gauge(
+        "ringlog_memory_bytes",
+        "Memory in use, by what for",
+        "use",
+        &[
+            ("receive", |s| s.gauges.receive_bytes),
+            ("tail", |s| s.storage.tail_bytes),
+            ("egress", |s| s.gauges.egress_pinned_bytes),
+        ],
+    ),
+    gauge(
+        "ringlog_memory_budget_bytes",
+        "Memory that the shard may allocate",
+        "",
+        &[("", |s| s.gauges.memory_budget_bytes)],
+    ),
+    counter(
+        "ringlog_journal_frames",
+        "Frames written to the commit journal",
+        "",
+        &[("", |s| s.storage.journal_frames)],
+    ),
+    counter(
+        "ringlog_journal_bytes",
+        "Bytes written to the commit journal",
+        "",
+        &[("", |s| s.storage.journal_bytes)],
+    ),
+    gauge(
+        "ringlog_journal_unflushed_bytes",
+        "Bytes in the journal that no segment holds durably yet",
+        "",
+        &[("", |s| s.storage.dirty_bytes)],
+    ),
+    gauge(
+        "ringlog_journal_poisoned",
+        "1 once a failed journal write stopped this core's writes",
+        "",
+        &[("", |s| u64::from(s.storage.poisoned))],
+    ),
+    counter("ringlog_checkpoints", "Checkpoints completed", "", &[("", |s| s.storage.checkpoints)]),
+    gauge("ringlog_segment_files_open", "Segment files open", "", &[("", |s| s.storage.open_files)]),
+];

@@ -1,0 +1,141 @@
+//! Owns how a shard shows its state to the side thread: a slot with one writer that never waits. The side thread never
+//! touches what a shard works with.
+
+use std::sync::{Arc, Mutex, TryLockError};
+
+use super::flight::FlightEvent;
+use super::histogram::Log2Histogram;
+use super::metrics::ShardMetrics;
+use super::slow::SlowRequest;
+
+/// All that a shard shows of itself at one moment: plain data.
+#[derive(Debug, Clone, Default)]
+pub struct ShardSnapshot {
+    pub shard: u32,
+    /// Milliseconds since the Unix epoch.
+    pub published_at_ms: i64,
+    /// Monotonic nanoseconds, on the clock of requests and events.
+    pub published_at_ns: u64,
+    pub metrics: ShardMetrics,
+    pub gauges: ShardGauges,
+    pub io: IoFigures,
+    pub storage: StorageFigures,
+    /// Slowest first.
+    pub slow: Vec<SlowRequest>,
+    /// Oldest first.
+    pub flight: Vec<FlightEvent>,
+}
+
+/// What a shard holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShardGauges {
+    pub connections: u64,
+    /// Partitions that this core owns.
+    pub partitions: u64,
+    /// Requests received and not answered.
+    pub requests_in_flight: u64,
+    /// Fetches that wait for bytes.
+    pub fetches_waiting: u64,
+    /// Bytes allocated for receiving, of the budget below.
+    pub receive_bytes: u64,
+    /// Bytes that egress keeps alive.
+    pub egress_pinned_bytes: u64,
+    /// What this shard may allocate in all.
+    pub memory_budget_bytes: u64,
+}
+
+/// What the driver of this core counts, copied from `ringlog_io::DriverStats`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoFigures {
+    pub busy_ns: u64,
+    pub sleep_ns: u64,
+    pub submitted: u64,
+    pub completed: u64,
+    pub in_flight: u64,
+    pub syscalls: u64,
+    pub spins: u64,
+    pub sleeps: u64,
+    pub runnable: u64,
+}
+
+/// What the storage of this core counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StorageFigures {
+    pub journal_frames: u64,
+    pub journal_bytes: u64,
+    /// From an append to its frame durable.
+    pub commit_latency: Log2Histogram,
+    pub checkpoints: u64,
+    /// Log bytes kept in memory.
+    pub tail_bytes: u64,
+    /// Journalled and not yet synced in a segment.
+    pub dirty_bytes: u64,
+    pub open_files: u64,
+    /// 1 once a failed journal write stopped this core's writes.
+    pub poisoned: bool,
+}
+
+/// The side of the shard. Clones write the same slot; only one shard publishes in it.
+#[derive(Debug, Clone)]
+pub struct SnapshotPublisher(Arc<Mutex<Arc<ShardSnapshot>>>);
+
+/// The side of the readers.
+#[derive(Debug, Clone)]
+pub struct SnapshotSlot(Arc<Mutex<Arc<ShardSnapshot>>>);
+
+/// A slot that shows an empty snapshot of `shard` until the first is published.
+pub fn slot(shard: u32) -> (SnapshotPublisher, SnapshotSlot) {
+    let first = ShardSnapshot { shard, ..ShardSnapshot::default() };
+    let cell = Arc::new(Mutex::new(Arc::new(first)));
+    (SnapshotPublisher(Arc::clone(&cell)), SnapshotSlot(cell))
+}
+
+impl SnapshotPublisher {
+    /// Shows `snapshot` from now on. False when a reader held the slot at this very moment: the next tick shows more.
+    pub fn publish(&self, snapshot: ShardSnapshot) -> bool {
+        let snapshot = Arc::new(snapshot);
+        let previous = match self.0.try_lock() {
+            Ok(mut slot) => std::mem::replace(&mut *slot, snapshot),
+            Err(TryLockError::WouldBlock) => return false,
+            // A reader's panic cannot leave half a pointer behind.
+            Err(TryLockError::Poisoned(poisoned)) => std::mem::replace(&mut *poisoned.into_inner(), snapshot),
+        };
+        drop(previous);
+        true
+    }
+}
+
+impl SnapshotSlot {
+    /// The last one published. Holds the lock for the copy of one pointer.
+    pub fn read(&self) -> Arc<ShardSnapshot> {
+        let slot = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Arc::clone(&slot)
+    }
+
+    /// For the panic hook: never waits, since the thread that failed may hold the lock.
+    pub fn try_read(&self) -> Option<Arc<ShardSnapshot>> {
+        self.0.try_lock().ok().map(|slot| Arc::clone(&slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_see_the_last_snapshot_and_never_stop_the_writer() {
+        let (publisher, slot) = slot(2);
+        assert_eq!((slot.read().shard, slot.read().published_at_ms), (2, 0));
+        let publish = |at_ms| {
+            publisher.publish(ShardSnapshot { shard: 2, published_at_ms: at_ms, ..Default::default() })
+        };
+        assert!(publish(5));
+        let held = slot.read();
+        assert!(publish(6));
+        assert_eq!((held.published_at_ms, slot.read().published_at_ms), (5, 6));
+        let guard = slot.0.lock().expect("nobody panicked");
+        assert!(!publish(7));
+        drop(guard);
+        assert_eq!(slot.read().published_at_ms, 6);
+    }
+}
