@@ -37,7 +37,7 @@ enum Sleep {
 impl Ring {
     /// Sets up a ring whose work runs only when its own thread enters it (no interrupts of running code).
     pub(crate) fn new(entries: u32) -> Result<Self, IoSetupError> {
-        let mut inner = IoUring::builder()
+        let inner = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_coop_taskrun()
@@ -69,8 +69,6 @@ impl Ring {
                 return Err(IoSetupError::RingTooOld { missing });
             }
         }
-        // Saves the look-up of the descriptor on each enter; a kernel that refuses loses only that.
-        let _ = inner.submitter().register_ring_fd();
         Ok(Self { inner, sleep: Sleep::InRing, syscalls: 0 })
     }
 

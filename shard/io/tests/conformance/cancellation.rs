@@ -130,7 +130,7 @@ async fn operations_in_flight_at_the_end(env: Env) {
     env.io
         .spawn(Priority::Foreground, async move {
             // Nobody reads it.
-            let _never = io.send(&client, vec![pattern(40 * 1024 * 1024, 1)]).await;
+            let _never = io.send(&client, vec![Bytes::from(vec![1; 40 * 1024 * 1024])]).await;
         })
         .detach();
     env.io.sleep(Duration::from_millis(5)).await;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use ringlog_io::{DriverKind, Executor, ExecutorConfig, FeatureSwitches, Io, IoSetupError};
+use ringlog_io::{DriverKind, Executor, ExecutorConfig, FeatureSwitches, Io, IoSetupError, sim};
 
 /// What a case runs in.
 #[derive(Clone)]
@@ -102,4 +102,31 @@ fn epoll() {
 #[test]
 fn epoll_without_optional_features() {
     run_on_kernel(DriverKind::Epoll, FeatureSwitches::oldest());
+}
+
+#[test]
+fn simulation() {
+    for (name, case) in portable() {
+        for seed in 0..4 {
+            eprintln!("simulation {name} seed {seed}");
+            let world = sim::World::new(seed);
+            let host = world.host("one");
+            let io = host.executor();
+            let env = Env {
+                io: io.clone(),
+                directory: PathBuf::from("/case"),
+                address: SocketAddr::new(host.address(), 0),
+                config: ExecutorConfig::default(),
+            };
+            let task = io.spawn(ringlog_io::Priority::Foreground, {
+                let io = io.clone();
+                async move {
+                    io.create_directories(&env.directory).await.expect("a directory");
+                    case(env).await;
+                }
+            });
+            let outcome = world.run_until(|| task.is_finished(), Duration::from_secs(600));
+            assert_eq!(outcome, sim::Outcome::Done, "{name} seed {seed}");
+        }
+    }
 }

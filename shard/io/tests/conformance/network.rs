@@ -25,9 +25,14 @@ pub const CASES: &[Case] = &[
     case!(a_taken_port_is_refused),
 ];
 
-/// Bytes that repeat only every 251 positions times the seed, so that a shifted or swapped piece shows.
+/// Bytes that repeat only every 63,001 positions, and differ by seed, so that a shifted or swapped piece shows.
 pub fn pattern(length: usize, seed: usize) -> Bytes {
-    (0..length).map(|index| ((index * 31 + seed + index / 251) % 251) as u8).collect()
+    let period = 251 * 251;
+    let block: Vec<u8> =
+        (0..length.min(period)).map(|index| ((index * 31 + seed + index / 251) % 251) as u8).collect();
+    let mut bytes = block.repeat(length.div_ceil(period));
+    bytes.truncate(length);
+    Bytes::from(bytes)
 }
 
 pub async fn pair(env: &Env) -> (Socket, Socket) {

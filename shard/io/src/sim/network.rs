@@ -1,0 +1,329 @@
+//! The network between simulated hosts: listeners, and connections as two endpoints with a window each. Decides who gets
+//! what; the world decides when.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::state::Caller;
+use crate::operation::Returned;
+use crate::options::ListenOptions;
+use crate::socket::{ListenerHandle, SocketHandle};
+use crate::{RECEIVE_SOME_BYTES_MAX, network::advance_pieces};
+
+/// Bytes of one direction that were sent and not yet received: what the kernels' buffers of both ends would hold.
+pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
+
+/// A finished operation: who asked, and the answer.
+pub(crate) type Finished = (Caller, io::Result<u64>, Returned);
+
+/// What travels from one endpoint to the other.
+#[derive(Debug)]
+pub(crate) enum Packet {
+    Bytes(Bytes),
+    Fin,
+    Reset,
+}
+
+/// One end of a connection.
+pub(crate) struct Endpoint {
+    pub(crate) host: usize,
+    pub(crate) peer: u64,
+    inbox: VecDeque<Bytes>,
+    /// Bytes on their way to the peer or in its inbox. Invariant: <= WINDOW_BYTES.
+    unreceived: usize,
+    receives: VecDeque<(Caller, SocketHandle, Receive)>,
+    sends: VecDeque<(Caller, SocketHandle, Vec<Bytes>, u64)>,
+    writables: VecDeque<(Caller, SocketHandle)>,
+    peer_finished: bool,
+    reset: bool,
+    /// Our direction is shut down: what travels arrives, what waits in a caller's hands fails.
+    write_shut: bool,
+    read_shut: bool,
+    fin_sent: bool,
+    /// No packet arrives at the peer before this: packets keep their order.
+    pub(crate) last_arrival: u64,
+}
+
+/// A receive that waits. The socket beside it stays open meanwhile.
+pub(crate) enum Receive {
+    Some,
+    Into { buffer: BytesMut, max_bytes: usize },
+}
+
+impl Receive {
+    pub(crate) fn give_back(self) -> Returned {
+        match self {
+            Self::Some => Returned::None,
+            Self::Into { buffer, .. } => Returned::Buffer(buffer),
+        }
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(host: usize, peer: u64) -> Self {
+        Self {
+            host,
+            peer,
+            inbox: VecDeque::new(),
+            unreceived: 0,
+            receives: VecDeque::new(),
+            sends: VecDeque::new(),
+            writables: VecDeque::new(),
+            peer_finished: false,
+            reset: false,
+            write_shut: false,
+            read_shut: false,
+            fin_sent: false,
+            last_arrival: 0,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, caller: Caller, socket: SocketHandle, receive: Receive) {
+        self.receives.push_back((caller, socket, receive));
+    }
+
+    pub(crate) fn send(&mut self, caller: Caller, socket: SocketHandle, mut pieces: Vec<Bytes>) {
+        pieces.retain(|piece| !piece.is_empty());
+        self.sends.push_back((caller, socket, pieces, 0));
+    }
+
+    pub(crate) fn wait_writable(&mut self, caller: Caller, socket: SocketHandle) {
+        self.writables.push_back((caller, socket));
+    }
+
+    /// Takes an operation that waits here out, with what goes back to its caller.
+    pub(crate) fn cancel(&mut self, caller: Caller) -> Option<Returned> {
+        if let Some(index) = self.receives.iter().position(|(waiting, ..)| *waiting == caller) {
+            return self.receives.remove(index).map(|(_, _, receive)| receive.give_back());
+        }
+        let index = self.writables.iter().position(|(waiting, _)| *waiting == caller)?;
+        self.writables.remove(index).map(|_| Returned::None)
+    }
+
+    /// What the socket takes now; the error that a send gets at once.
+    pub(crate) fn room(&self) -> io::Result<usize> {
+        if self.reset {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        if self.write_shut {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        Ok(WINDOW_BYTES - self.unreceived)
+    }
+
+    /// Takes bytes into the window. They travel by the packets that the caller makes.
+    pub(crate) fn take_room(&mut self, bytes: usize) {
+        self.unreceived += bytes;
+        assert!(self.unreceived <= WINDOW_BYTES, "{} bytes in a window of {WINDOW_BYTES}", self.unreceived);
+    }
+
+    /// The peer has received bytes of ours.
+    pub(crate) fn give_room(&mut self, bytes: usize) {
+        assert!(bytes <= self.unreceived, "{bytes} bytes received of {}", self.unreceived);
+        self.unreceived -= bytes;
+    }
+
+    /// Moves waiting sends into the window. Answers the bytes to travel, and who is done.
+    pub(crate) fn pump_sends(&mut self, finished: &mut Vec<Finished>) -> (Vec<Bytes>, bool) {
+        let mut travelling = Vec::new();
+        while let Some((caller, _, pieces, sent)) = self.sends.front_mut() {
+            if self.reset || self.write_shut {
+                let kind = if self.reset { ErrorKind::ConnectionReset } else { ErrorKind::BrokenPipe };
+                finished.push((*caller, Err(kind.into()), Returned::None));
+                self.sends.pop_front();
+                continue;
+            }
+            let room = WINDOW_BYTES - self.unreceived;
+            let Some(piece) = pieces.first_mut() else {
+                finished.push((*caller, Ok(*sent), Returned::None));
+                self.sends.pop_front();
+                continue;
+            };
+            if room == 0 {
+                break;
+            }
+            let part = piece.split_to(room.min(piece.len()));
+            let length = part.len();
+            *sent += length as u64;
+            advance_pieces(pieces, 0);
+            pieces.retain(|piece| !piece.is_empty());
+            travelling.push(part);
+            self.unreceived += length;
+        }
+        let finish = self.write_shut && !self.fin_sent && !self.reset;
+        self.fin_sent |= finish;
+        let writable = self.reset || self.write_shut || self.unreceived < WINDOW_BYTES;
+        if writable && self.sends.is_empty() {
+            finished.extend(self.writables.drain(..).map(|(caller, _)| (caller, Ok(0), Returned::None)));
+        }
+        (travelling, finish)
+    }
+
+    /// A packet has arrived.
+    pub(crate) fn arrive(&mut self, packet: Packet) {
+        match packet {
+            Packet::Bytes(bytes) => self.inbox.push_back(bytes),
+            Packet::Fin => self.peer_finished = true,
+            Packet::Reset => {
+                self.reset = true;
+                self.inbox.clear();
+            }
+        }
+    }
+
+    /// Feeds waiting receives; answers the bytes that left the inbox. `limit` cuts a receive short, as real ones are.
+    pub(crate) fn pump_receives(&mut self, limit: usize, finished: &mut Vec<Finished>) -> usize {
+        let mut taken = 0;
+        while !self.receives.is_empty() {
+            let ended = self.peer_finished || self.read_shut;
+            if self.inbox.is_empty() && !ended && !self.reset {
+                break;
+            }
+            let Some((caller, _socket, receive)) = self.receives.pop_front() else { break };
+            if self.reset {
+                finished.push((caller, Err(ErrorKind::ConnectionReset.into()), receive.give_back()));
+                continue;
+            }
+            let (count, returned) = match receive {
+                Receive::Some => {
+                    let bytes = self.take(limit.min(RECEIVE_SOME_BYTES_MAX));
+                    (bytes.len(), Returned::Bytes(bytes))
+                }
+                Receive::Into { mut buffer, max_bytes } => {
+                    let bytes = self.take(limit.min(max_bytes));
+                    buffer.put_slice(&bytes);
+                    (bytes.len(), Returned::Buffer(buffer))
+                }
+            };
+            taken += count;
+            finished.push((caller, Ok(count as u64), returned));
+        }
+        taken
+    }
+
+    fn take(&mut self, limit: usize) -> Bytes {
+        let mut taken = BytesMut::new();
+        while let Some(front) = self.inbox.front_mut().filter(|_| taken.len() < limit) {
+            let count = front.len().min(limit - taken.len());
+            taken.put_slice(front.get(..count).unwrap_or(&[]));
+            front.advance(count);
+            if front.is_empty() {
+                self.inbox.pop_front();
+            }
+        }
+        taken.freeze()
+    }
+
+    pub(crate) fn shut(&mut self, how: Shutdown) {
+        self.write_shut |= how != Shutdown::Read;
+        self.read_shut |= how != Shutdown::Write;
+    }
+
+    /// What the peer hears when the last handle goes: an orderly end, or a reset when bytes were never read.
+    pub(crate) fn closing_packet(&self) -> Option<Packet> {
+        match (self.reset, self.inbox.is_empty()) {
+            (true, _) => None,
+            (false, false) => Some(Packet::Reset),
+            (false, true) => (!self.fin_sent).then_some(Packet::Fin),
+        }
+    }
+}
+
+/// A bound port.
+pub(crate) struct ListenerState {
+    pub(crate) host: usize,
+    pub(crate) address: SocketAddr,
+    reuse_port: bool,
+    backlog: usize,
+    /// Connections that nobody accepted yet: our handle and the peer.
+    queue: VecDeque<(SocketHandle, SocketAddr)>,
+    accepts: VecDeque<(Caller, ListenerHandle)>,
+}
+
+impl ListenerState {
+    pub(crate) fn accept(&mut self, caller: Caller, handle: ListenerHandle) {
+        self.accepts.push_back((caller, handle));
+    }
+
+    pub(crate) fn cancel(&mut self, caller: Caller) -> Option<Returned> {
+        let index = self.accepts.iter().position(|(waiting, _)| *waiting == caller)?;
+        self.accepts.remove(index).map(|_| Returned::None)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() < self.backlog
+    }
+
+    pub(crate) fn arrive(&mut self, socket: SocketHandle, peer: SocketAddr) {
+        self.queue.push_back((socket, peer));
+    }
+
+    pub(crate) fn pump(&mut self, finished: &mut Vec<Finished>) {
+        while !self.queue.is_empty() {
+            let Some((caller, _handle)) = self.accepts.pop_front() else { break };
+            if let Some((socket, peer)) = self.queue.pop_front() {
+                finished.push((caller, Ok(0), Returned::Socket(socket, peer)));
+            }
+        }
+    }
+}
+
+/// All endpoints and listeners of a world.
+#[derive(Default)]
+pub(crate) struct Network {
+    pub(crate) endpoints: BTreeMap<u64, Endpoint>,
+    pub(crate) listeners: BTreeMap<u64, ListenerState>,
+    next_port: BTreeMap<usize, u16>,
+}
+
+impl Network {
+    /// A port of the host that nothing uses.
+    pub(crate) fn ephemeral_port(&mut self, host: usize) -> u16 {
+        let next = self.next_port.entry(host).or_insert(32_768);
+        let port = *next;
+        *next = next.checked_add(1).unwrap_or(32_768);
+        port
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        id: u64,
+        host: usize,
+        address: SocketAddr,
+        options: &ListenOptions,
+    ) -> io::Result<()> {
+        let share = options.reuse_port && !options.probe_plain_bind;
+        let taken = self.listeners.values().any(|other| {
+            other.host == host && other.address.port() == address.port() && !(share && other.reuse_port)
+        });
+        if taken {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        let state = ListenerState {
+            host,
+            address,
+            reuse_port: options.reuse_port,
+            backlog: usize::try_from(options.backlog).unwrap_or(0).max(1),
+            queue: VecDeque::new(),
+            accepts: VecDeque::new(),
+        };
+        self.listeners.insert(id, state);
+        Ok(())
+    }
+
+    /// The listeners that a connection to the address may reach.
+    pub(crate) fn listeners_at(&self, host: usize, address: SocketAddr) -> Vec<u64> {
+        let matches = |bound: SocketAddr| {
+            let any = match bound.ip() {
+                IpAddr::V4(ip) => ip.is_unspecified(),
+                IpAddr::V6(ip) => ip.is_unspecified(),
+            };
+            bound.port() == address.port() && (any || bound.ip() == address.ip())
+        };
+        let found = self.listeners.iter().filter(|(_, state)| state.host == host && matches(state.address));
+        found.map(|(id, _)| *id).collect()
+    }
+}

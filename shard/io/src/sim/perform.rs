@@ -1,0 +1,187 @@
+//! File operations and jobs of a simulation: what each does to the disk of its host.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::handles::SimulatedFile;
+use super::state::WorldState;
+use super::trace::Trace;
+use crate::file::{File, FileKind};
+use crate::operation::{FileOperation, Operation, Returned};
+use crate::options::{OpenOptions, WriteSync};
+
+/// What every simulated disk says it has left.
+const FREE_BYTES: u64 = 1 << 40;
+
+type Outcome = (io::Result<u64>, Returned);
+
+impl WorldState {
+    /// Lets a file operation or a job take effect.
+    pub(crate) fn perform(&mut self, host: usize, operation: Operation) -> Outcome {
+        match operation {
+            Operation::ReadAt { file, position, length, uncached: _ } => {
+                self.read(host, &file, position, length)
+            }
+            Operation::WriteDirect { file, position, buffer, sync } => {
+                let result = self.write(host, &file, position, buffer.as_slice(), sync);
+                (result, Returned::Aligned(buffer))
+            }
+            Operation::Compute { job } => (Ok(0), Returned::Job(job())),
+            Operation::File(operation) => self.perform_on_file(host, operation),
+            _ => unreachable!("sockets are not performed"),
+        }
+    }
+
+    fn perform_on_file(&mut self, host: usize, operation: FileOperation) -> Outcome {
+        let disk = &mut self.hosts[host].disk;
+        match operation {
+            FileOperation::Open { path, options } => self.open(host, &path, options, false),
+            FileOperation::Lock { path } => self.open(host, &path, OpenOptions::READ_WRITE_CREATE, true),
+            FileOperation::Write { file, position, pieces } => {
+                (self.write(host, &file, position, &pieces.concat(), WriteSync::None), Returned::None)
+            }
+            FileOperation::WriteAligned { file, position, buffer, sync } => {
+                let result = self.write(host, &file, position, buffer.as_slice(), sync);
+                (result, Returned::Aligned(buffer))
+            }
+            FileOperation::Read { file, position, length } => self.read(host, &file, position, length),
+            FileOperation::SyncData { file } | FileOperation::SyncAll { file } => {
+                done(disk.sync_file(handle(&file)))
+            }
+            FileOperation::StartWriteOut { file, .. } => done(disk.length(handle(&file)).map(|_| ())),
+            FileOperation::Truncate { file, length } => done(disk.truncate(handle(&file), length)),
+            FileOperation::Allocate { file, position, length, keep_size } => {
+                done(disk.allocate(handle(&file), position.saturating_add(length), keep_size))
+            }
+            FileOperation::Length { file } => (disk.length(handle(&file)), Returned::None),
+            FileOperation::CreateDirectories { path } => done(disk.create_directories(&path)),
+            FileOperation::RemoveFile { path } => done(disk.remove_file(&path)),
+            FileOperation::RemoveDirectoryAll { path } => done(disk.remove_directory_all(&path)),
+            FileOperation::Rename { from, to } => done(disk.rename(&from, &to)),
+            FileOperation::SyncDirectory { path } => done(disk.sync_directory(&path)),
+            FileOperation::ListDirectory { path } => match disk.list(&path) {
+                Ok(entries) => (Ok(0), Returned::Entries(entries)),
+                Err(error) => (Err(error), Returned::None),
+            },
+            FileOperation::PathExists { path } => (Ok(u64::from(disk.exists(&path))), Returned::None),
+            FileOperation::FreeSpace { .. } => (Ok(FREE_BYTES), Returned::None),
+        }
+    }
+
+    fn open(&mut self, host: usize, path: &std::path::Path, options: OpenOptions, lock: bool) -> Outcome {
+        let id = self.next_id();
+        let disk = &mut self.hosts[host].disk;
+        let mut opened = disk.open(id, path, options);
+        if lock && opened.is_ok() {
+            opened = disk.lock(id);
+        }
+        match opened {
+            Ok(()) => {
+                let file = SimulatedFile { id, ledger: Arc::clone(&self.ledger) };
+                (Ok(0), Returned::File(File::simulated(file, options.direct)))
+            }
+            Err(error) => {
+                disk.close(id);
+                (Err(error), Returned::None)
+            }
+        }
+    }
+
+    fn read(&mut self, host: usize, file: &File, position: u64, length: usize) -> Outcome {
+        match self.hosts[host].disk.read(handle(file), position, length) {
+            Ok(bytes) => (Ok(bytes.len() as u64), Returned::Bytes(Bytes::from(bytes))),
+            Err(error) => (Err(error), Returned::None),
+        }
+    }
+
+    fn write(
+        &mut self,
+        host: usize,
+        file: &File,
+        position: u64,
+        bytes: &[u8],
+        sync: WriteSync,
+    ) -> io::Result<u64> {
+        let disk = &mut self.hosts[host].disk;
+        match sync {
+            WriteSync::None => disk.write(handle(file), position, bytes)?,
+            WriteSync::Data => disk.write_durable(handle(file), position, bytes)?,
+        }
+        Ok(bytes.len() as u64)
+    }
+}
+
+fn done(result: io::Result<()>) -> Outcome {
+    (result.map(|()| 0), Returned::None)
+}
+
+pub(crate) fn handle(file: &File) -> u64 {
+    match file.kind() {
+        FileKind::Simulated(file) => file.id,
+        FileKind::Descriptor(_) => unreachable!("a kernel file in a world"),
+    }
+}
+
+/// Mixes what an operation is about to do into the fingerprint of the run.
+pub(crate) fn record(trace: &mut Trace, operation: &Operation) {
+    match operation {
+        Operation::ReadAt { file, position, length, .. } => {
+            trace.word(handle(file));
+            trace.word(*position);
+            trace.word(*length as u64);
+        }
+        Operation::WriteDirect { file, position, buffer, .. } => {
+            trace.word(handle(file));
+            trace.word(*position);
+            trace.bytes(buffer.as_slice());
+        }
+        Operation::File(operation) => record_file(trace, operation),
+        Operation::Compute { .. } => trace.word(1),
+        _ => {}
+    }
+}
+
+fn record_file(trace: &mut Trace, operation: &FileOperation) {
+    use FileOperation as Op;
+    let mut path = |kind: u64, path: &std::path::Path| {
+        trace.word(kind);
+        trace.bytes(path.as_os_str().as_encoded_bytes());
+    };
+    match operation {
+        Op::Open { path: name, .. } => path(1, name),
+        Op::Lock { path: name } => path(2, name),
+        Op::CreateDirectories { path: name } => path(3, name),
+        Op::RemoveFile { path: name } => path(4, name),
+        Op::RemoveDirectoryAll { path: name } => path(5, name),
+        Op::Rename { from, to } => {
+            path(6, from);
+            path(6, to);
+        }
+        Op::SyncDirectory { path: name } => path(7, name),
+        Op::ListDirectory { path: name } => path(8, name),
+        Op::PathExists { path: name } => path(9, name),
+        Op::FreeSpace { path: name } => path(10, name),
+        Op::Write { file, position, pieces } => {
+            trace.word(handle(file));
+            trace.word(*position);
+            pieces.iter().for_each(|piece| trace.bytes(piece));
+        }
+        Op::WriteAligned { file, position, buffer, .. } => {
+            trace.word(handle(file));
+            trace.word(*position);
+            trace.bytes(buffer.as_slice());
+        }
+        Op::SyncData { file } | Op::SyncAll { file } | Op::Length { file } => {
+            trace.word(handle(file) | 1 << 40)
+        }
+        Op::Truncate { file, length: number }
+        | Op::Read { file, position: number, .. }
+        | Op::StartWriteOut { file, position: number, .. }
+        | Op::Allocate { file, position: number, .. } => {
+            trace.word(handle(file) | 2 << 40);
+            trace.word(*number);
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! What a simulated world knows: its clock, its one heap of events, hosts, executors and the network. Everything that
+//! happens is an event; every random choice comes from the one generator.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::disk::Disk;
+use super::handles::{Ledger, LedgerEntry, SimulatedSocket};
+use super::network::{Endpoint, Finished, Network, Packet, Receive};
+use super::trace::Trace;
+use crate::operation::{Completion, Operation, Returned, Token};
+use crate::random::Random;
+use crate::socket::{ListenerKind, SocketHandle, SocketInner, SocketKind};
+
+/// Who waits for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Caller {
+    pub(crate) executor: usize,
+    pub(crate) token: Token,
+}
+
+/// What will happen at some time.
+pub(crate) enum Event {
+    /// An executor runs one turn.
+    Turn { executor: usize },
+    /// A file operation or a job takes effect.
+    Perform { caller: Caller, operation: Operation },
+    /// Its completion reaches the executor.
+    Deliver { caller: Caller, result: io::Result<u64>, returned: Returned },
+    /// A connection request reaches its target.
+    Connect { caller: Caller, address: SocketAddr },
+    /// A packet reaches an endpoint.
+    Arrive { socket: u64, packet: Packet },
+}
+
+pub(crate) struct HostState {
+    pub(crate) name: String,
+    pub(crate) address: IpAddr,
+    pub(crate) disk: Disk,
+    /// The host's wall clock minus the world's, in milliseconds.
+    pub(crate) wall_offset_ms: i64,
+}
+
+pub(crate) struct ExecutorState {
+    pub(crate) host: usize,
+    pub(crate) alive: bool,
+    pub(crate) mailbox: Vec<Completion>,
+    /// When its next turn is due; other turns in the heap are stale.
+    pub(crate) turn_at: Option<u64>,
+    pub(crate) random: Random,
+    pub(crate) submitted: u64,
+    pub(crate) completed: u64,
+}
+
+/// Where an operation waits for somebody else.
+#[derive(Clone, Copy)]
+enum WaitsAt {
+    Socket(u64),
+    Listener(u64),
+}
+
+/// See the module.
+pub(crate) struct WorldState {
+    /// Nanoseconds since the world began.
+    pub(crate) now: u64,
+    pub(crate) random: Random,
+    pub(crate) trace: Trace,
+    pub(crate) event_count: u64,
+    /// Ordered by time, then by when they were planned.
+    pub(crate) events: BTreeMap<(u64, u64), Event>,
+    next_sequence: u64,
+    pub(crate) hosts: Vec<HostState>,
+    pub(crate) executors: Vec<ExecutorState>,
+    pub(crate) network: Network,
+    pub(crate) ledger: Arc<Ledger>,
+    waits: BTreeMap<Caller, WaitsAt>,
+    next_id: u64,
+}
+
+/// A bad day of the simulated machine, in nanoseconds: an operation takes at least the first and less than the second.
+#[derive(Clone, Copy)]
+pub(crate) struct Latency(pub(crate) u64, pub(crate) u64);
+
+pub(crate) const TURN: Latency = Latency(200, 2_000);
+pub(crate) const WAKE: Latency = Latency(1_000, 30_000);
+const DELIVER: Latency = Latency(500, 20_000);
+const NETWORK: Latency = Latency(20_000, 300_000);
+const LOOPBACK: Latency = Latency(5_000, 50_000);
+const READ: Latency = Latency(1_000, 200_000);
+const WRITE: Latency = Latency(5_000, 100_000);
+const SYNC: Latency = Latency(50_000, 3_000_000);
+const COMPUTE: Latency = Latency(5_000, 200_000);
+
+impl WorldState {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            now: 1_000_000_000,
+            random: Random::from_seed(seed),
+            trace: Trace::new(),
+            event_count: 0,
+            events: BTreeMap::new(),
+            next_sequence: 0,
+            hosts: Vec::new(),
+            executors: Vec::new(),
+            network: Network::default(),
+            ledger: Arc::default(),
+            waits: BTreeMap::new(),
+            next_id: 1,
+        }
+    }
+
+    pub(crate) fn next_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    pub(crate) fn draw(&mut self, latency: Latency) -> u64 {
+        latency.0 + self.random.below(latency.1 - latency.0)
+    }
+
+    pub(crate) fn schedule(&mut self, time: u64, event: Event) {
+        assert!(time >= self.now, "an event cannot happen in the past");
+        self.events.insert((time, self.next_sequence), event);
+        self.next_sequence += 1;
+    }
+
+    /// Plans a turn of the executor, unless one is due by then.
+    pub(crate) fn request_turn(&mut self, executor: usize, time: u64) {
+        let Some(state) = self.executors.get_mut(executor).filter(|state| state.alive) else { return };
+        if state.turn_at.is_none_or(|due| due > time) {
+            state.turn_at = Some(time);
+            self.schedule(time, Event::Turn { executor });
+        }
+    }
+
+    fn host_of(&self, executor: usize) -> usize {
+        self.executors[executor].host
+    }
+
+    fn is_alive(&self, caller: Caller) -> bool {
+        self.executors[caller.executor].alive
+    }
+
+    pub(crate) fn deliver(&mut self, caller: Caller, result: io::Result<u64>, returned: Returned) {
+        let time = self.now + self.draw(DELIVER);
+        self.schedule(time, Event::Deliver { caller, result, returned });
+    }
+
+    fn deliver_all(&mut self, finished: Vec<Finished>) {
+        for (caller, result, returned) in finished {
+            self.waits.remove(&caller);
+            self.deliver(caller, result, returned);
+        }
+    }
+
+    /// Takes an operation of an executor.
+    pub(crate) fn submit(&mut self, caller: Caller, operation: Operation) {
+        self.executors[caller.executor].submitted += 1;
+        match operation {
+            Operation::Accept { listener } => {
+                let ListenerKind::Simulated(handle) = &listener.kind else {
+                    unreachable!("a kernel listener in a world")
+                };
+                let id = handle.id;
+                match self.network.listeners.get_mut(&id) {
+                    Some(state) => {
+                        state.accept(caller, listener);
+                        self.waits.insert(caller, WaitsAt::Listener(id));
+                        self.pump_listener(id);
+                    }
+                    None => self.deliver(caller, Err(ErrorKind::InvalidInput.into()), Returned::None),
+                }
+            }
+            Operation::Connect { address } => {
+                let time =
+                    self.now + self.network_latency(self.host_of(caller.executor), self.host_at(address));
+                self.schedule(time, Event::Connect { caller, address });
+            }
+            Operation::ReceiveSome { socket } => self.receive(caller, socket, Receive::Some),
+            Operation::ReceiveInto { socket, buffer, max_bytes } => {
+                self.receive(caller, socket, Receive::Into { buffer, max_bytes });
+            }
+            Operation::Send { socket, pieces } => {
+                let id = socket_id(&socket);
+                match self.network.endpoints.get_mut(&id) {
+                    Some(endpoint) => {
+                        endpoint.send(caller, socket, pieces);
+                        self.pump(id);
+                    }
+                    None => self.deliver(caller, Err(ErrorKind::NotConnected.into()), Returned::None),
+                }
+            }
+            Operation::WaitWritable { socket } => {
+                let id = socket_id(&socket);
+                match self.network.endpoints.get_mut(&id) {
+                    Some(endpoint) => {
+                        endpoint.wait_writable(caller, socket);
+                        self.waits.insert(caller, WaitsAt::Socket(id));
+                        self.pump(id);
+                    }
+                    None => self.deliver(caller, Ok(0), Returned::None),
+                }
+            }
+            operation => {
+                let latency = latency_of(&operation);
+                let time = self.now + self.draw(latency);
+                self.schedule(time, Event::Perform { caller, operation });
+            }
+        }
+    }
+
+    fn receive(&mut self, caller: Caller, socket: SocketHandle, receive: Receive) {
+        let id = socket_id(&socket);
+        match self.network.endpoints.get_mut(&id) {
+            Some(endpoint) => {
+                endpoint.receive(caller, socket, receive);
+                self.waits.insert(caller, WaitsAt::Socket(id));
+                self.pump(id);
+            }
+            None => self.deliver(caller, Err(ErrorKind::NotConnected.into()), receive.give_back()),
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, caller: Caller) {
+        let returned = match self.waits.remove(&caller) {
+            Some(WaitsAt::Socket(id)) => {
+                self.network.endpoints.get_mut(&id).and_then(|endpoint| endpoint.cancel(caller))
+            }
+            Some(WaitsAt::Listener(id)) => {
+                self.network.listeners.get_mut(&id).and_then(|state| state.cancel(caller))
+            }
+            None => None,
+        };
+        if let Some(returned) = returned {
+            self.deliver(caller, Err(io::Error::from_raw_os_error(libc::ECANCELED)), returned);
+        }
+    }
+
+    /// Lets an endpoint do what it can: feed receives, move sends into the window, tell the peer.
+    pub(crate) fn pump(&mut self, id: u64) {
+        let limit = if self.random.below(8) == 0 { 1 + self.random.below(64) as usize } else { usize::MAX };
+        let mut finished = Vec::new();
+        let Some(endpoint) = self.network.endpoints.get_mut(&id) else { return };
+        let taken = endpoint.pump_receives(limit, &mut finished);
+        let (travelling, finish) = endpoint.pump_sends(&mut finished);
+        let peer = endpoint.peer;
+        self.deliver_all(finished);
+        for bytes in travelling {
+            self.transmit_bytes(id, bytes);
+        }
+        if finish {
+            self.transmit(id, Packet::Fin);
+        }
+        if taken > 0
+            && let Some(sender) = self.network.endpoints.get_mut(&peer)
+        {
+            sender.give_room(taken);
+            self.pump(peer);
+        }
+    }
+
+    fn pump_listener(&mut self, id: u64) {
+        let mut finished = Vec::new();
+        if let Some(state) = self.network.listeners.get_mut(&id) {
+            state.pump(&mut finished);
+        }
+        self.deliver_all(finished);
+    }
+
+    /// Sends bytes that the window has taken, cut where the seed says.
+    pub(crate) fn transmit_bytes(&mut self, id: u64, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let bound = if self.random.below(16) == 0 { 16 } else { 64 * 1024 };
+            let count = (1 + self.random.below(bound) as usize).min(bytes.len());
+            let part = bytes.split_to(count);
+            self.transmit(id, Packet::Bytes(part));
+        }
+    }
+
+    /// Sends a packet to the peer of an endpoint, behind those sent before.
+    fn transmit(&mut self, id: u64, packet: Packet) {
+        let Some(endpoint) = self.network.endpoints.get(&id) else { return };
+        let (host, peer, last) = (endpoint.host, endpoint.peer, endpoint.last_arrival);
+        let peer_host = self.network.endpoints.get(&peer).map_or(host, |endpoint| endpoint.host);
+        let time = (self.now + self.network_latency(host, Some(peer_host))).max(last);
+        if let Some(endpoint) = self.network.endpoints.get_mut(&id) {
+            endpoint.last_arrival = time;
+        }
+        self.schedule(time, Event::Arrive { socket: peer, packet });
+    }
+
+    fn network_latency(&mut self, from: usize, to: Option<usize>) -> u64 {
+        let latency = if to == Some(from) { LOOPBACK } else { NETWORK };
+        self.draw(latency)
+    }
+
+    fn host_at(&self, address: SocketAddr) -> Option<usize> {
+        self.hosts.iter().position(|host| host.address == address.ip())
+    }
+
+    /// Lets an event happen. Turns are run by the world, which owns the executors.
+    pub(crate) fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Turn { .. } => unreachable!("the world runs turns"),
+            Event::Perform { caller, operation } => {
+                if self.is_alive(caller) {
+                    let (result, returned) = self.perform(self.host_of(caller.executor), operation);
+                    self.deliver(caller, result, returned);
+                }
+            }
+            Event::Deliver { caller, result, returned } => {
+                let executor = &mut self.executors[caller.executor];
+                if executor.alive {
+                    executor.mailbox.push(Completion { token: caller.token, result, returned });
+                    self.request_turn(caller.executor, self.now);
+                }
+            }
+            Event::Connect { caller, address } => {
+                if self.is_alive(caller) {
+                    self.connect(caller, address);
+                }
+            }
+            Event::Arrive { socket, packet } => self.arrive(socket, packet),
+        }
+    }
+
+    fn connect(&mut self, caller: Caller, address: SocketAddr) {
+        let client_host = self.host_of(caller.executor);
+        let reachable =
+            self.host_at(address).map(|host| self.network.listeners_at(host, address)).unwrap_or_default();
+        if reachable.is_empty() {
+            return self.deliver(caller, Err(ErrorKind::ConnectionRefused.into()), Returned::None);
+        }
+        let choice = self.random.below(reachable.len() as u64) as usize;
+        let listener_id = reachable[choice];
+        let (client_id, server_id) = (self.next_id(), self.next_id());
+        let port = self.network.ephemeral_port(client_host);
+        let client_address = SocketAddr::new(self.hosts[client_host].address, port);
+        let Some(listener) = self.network.listeners.get_mut(&listener_id).filter(|state| state.has_room())
+        else {
+            return self.deliver(caller, Err(ErrorKind::ConnectionRefused.into()), Returned::None);
+        };
+        let server_host = listener.host;
+        let handle = |id, local, peer, ledger: &Arc<Ledger>| {
+            SocketInner::simulated(SimulatedSocket { id, local, peer, ledger: Arc::clone(ledger) })
+        };
+        let server = handle(server_id, address, client_address, &self.ledger);
+        let client = handle(client_id, client_address, address, &self.ledger);
+        listener.arrive(server, client_address);
+        self.network.endpoints.insert(client_id, Endpoint::new(client_host, server_id));
+        self.network.endpoints.insert(server_id, Endpoint::new(server_host, client_id));
+        self.pump_listener(listener_id);
+        self.deliver(caller, Ok(0), Returned::Socket(client, address));
+    }
+
+    fn arrive(&mut self, socket: u64, packet: Packet) {
+        match self.network.endpoints.get_mut(&socket) {
+            Some(endpoint) => {
+                endpoint.arrive(packet);
+                self.pump(socket);
+            }
+            None => {
+                // Nobody is there: the sender hears of it, as TCP answers with a reset. Ids never come back, so look for
+                // the sender by its peer.
+                let sender = self
+                    .network
+                    .endpoints
+                    .iter()
+                    .find(|(_, endpoint)| endpoint.peer == socket)
+                    .map(|(id, _)| *id);
+                if let (Packet::Bytes(_), Some(sender)) = (packet, sender) {
+                    let time = self.now + self.draw(LOOPBACK);
+                    self.schedule(time, Event::Arrive { socket: sender, packet: Packet::Reset });
+                }
+            }
+        }
+    }
+
+    /// Acts on what happened to handles outside of operations.
+    pub(crate) fn process_ledger(&mut self) {
+        for entry in self.ledger.take() {
+            match entry {
+                LedgerEntry::SocketClosed(id) => self.close(id),
+                LedgerEntry::SocketShut(id, how) => self.shut(id, how),
+                LedgerEntry::ListenerClosed(id) => drop(self.network.listeners.remove(&id)),
+                LedgerEntry::FileClosed(id) => self.hosts.iter_mut().for_each(|host| host.disk.close(id)),
+                LedgerEntry::Notified(executor) => {
+                    let time = self.now + self.draw(WAKE);
+                    self.request_turn(executor as usize, time);
+                }
+            }
+        }
+    }
+
+    fn shut(&mut self, id: u64, how: Shutdown) {
+        if let Some(endpoint) = self.network.endpoints.get_mut(&id) {
+            endpoint.shut(how);
+            self.pump(id);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        if let Some(packet) = self.network.endpoints.get(&id).and_then(Endpoint::closing_packet) {
+            self.transmit(id, packet);
+        }
+        self.network.endpoints.remove(&id);
+    }
+
+    /// Everything of a host is gone but its disk.
+    pub(crate) fn cut_off(&mut self, host: usize) {
+        let endpoints: Vec<u64> = self
+            .network
+            .endpoints
+            .iter()
+            .filter(|(_, endpoint)| endpoint.host == host)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in endpoints {
+            self.transmit(id, Packet::Reset);
+            self.network.endpoints.remove(&id);
+        }
+        self.network.listeners.retain(|_, state| state.host != host);
+    }
+
+    /// Mixes an event that is about to happen into the fingerprint.
+    pub(crate) fn record(&mut self, time: u64, event: &Event) {
+        self.event_count += 1;
+        self.trace.word(time);
+        let caller = |trace: &mut Trace, kind: u64, caller: &Caller| {
+            trace.word(kind | (caller.executor as u64) << 8 | (caller.token.0 as u64) << 24);
+        };
+        match event {
+            Event::Turn { executor } => self.trace.word(1 | (*executor as u64) << 8),
+            Event::Perform { caller: who, operation } => {
+                caller(&mut self.trace, 2, who);
+                super::perform::record(&mut self.trace, operation);
+            }
+            Event::Deliver { caller: who, result, returned } => {
+                caller(&mut self.trace, 3, who);
+                match result {
+                    Ok(value) => self.trace.word(*value),
+                    Err(error) => self.trace.word(u64::MAX - error.kind() as u64),
+                }
+                match returned {
+                    Returned::Bytes(bytes) => self.trace.bytes(bytes),
+                    Returned::Buffer(bytes) => self.trace.bytes(bytes),
+                    _ => {}
+                }
+            }
+            Event::Connect { caller: who, address } => {
+                caller(&mut self.trace, 4, who);
+                self.trace.word(u64::from(address.port()));
+            }
+            Event::Arrive { socket, packet } => {
+                self.trace.word(5 | socket << 8);
+                match packet {
+                    Packet::Bytes(bytes) => self.trace.bytes(bytes),
+                    Packet::Fin => self.trace.word(1),
+                    Packet::Reset => self.trace.word(2),
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn socket_id(socket: &SocketHandle) -> u64 {
+    match &socket.kind {
+        SocketKind::Simulated(socket) => socket.id,
+        SocketKind::Descriptor(_) => unreachable!("a kernel socket in a world"),
+    }
+}
+
+fn latency_of(operation: &Operation) -> Latency {
+    use crate::operation::FileOperation as File;
+    match operation {
+        Operation::Compute { .. } => COMPUTE,
+        Operation::ReadAt { .. }
+        | Operation::File(File::Read { .. } | File::Length { .. } | File::PathExists { .. }) => READ,
+        Operation::File(File::SyncData { .. } | File::SyncAll { .. } | File::SyncDirectory { .. }) => SYNC,
+        Operation::WriteDirect { sync, .. } if *sync == crate::WriteSync::Data => SYNC,
+        _ => WRITE,
+    }
+}
