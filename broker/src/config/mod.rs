@@ -1,7 +1,7 @@
 //! Owns configuration: the keys, the syntax of `server.properties`, the layers above it, and the typed result.
 //! Nothing here looks at the machine except `load_from_process`, which reads what the other functions are given.
 //!
-//! Reading order: [`keys`] and `table`, [`properties`], [`environment`], [`value`], [`load`], [`typed`].
+//! Reading order: [`keys`] and `table`, [`properties`], [`environment`], [`value`], [`mod@load`], [`typed`].
 
 pub mod environment;
 pub mod error;

@@ -198,7 +198,7 @@ fn integer_keys_fit_their_types_at_both_ends() {
             let config = load(&sources, &account());
             if let Ok(config) = config {
                 check_casts(&config);
-            } else if !(key.name == "socket.request.max.bytes") {
+            } else if key.name != "socket.request.max.bytes" {
                 panic!("{} = {number}: {config:?}", key.name);
             }
         }

@@ -115,8 +115,8 @@ struct LineLayer {
 impl<S: Subscriber> Layer<S> for LineLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut fields = Fields::default();
-        // The integrating code names each shard's thread `shard-N`, so no call site need say where it runs.
-        if let Some(shard) = std::thread::current().name().and_then(|name| name.strip_prefix("shard-")) {
+        // Each shard's thread is named `core-N`, so no call site need say where it runs.
+        if let Some(shard) = std::thread::current().name().and_then(|name| name.strip_prefix("core-")) {
             let shard = shard.parse::<u64>().map_or_else(|_| Value::from(shard), Value::from);
             fields.fields.push(("shard", shard));
         }
@@ -166,7 +166,7 @@ impl Fields {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             // Zero lines kept back is the normal case and says nothing.
-            ("suppressed", value) if value == Value::from(0u64) => {}
+            ("suppressed", value) if value == 0u64 => {}
             (name, value) => self.fields.push((name, value)),
         }
     }

@@ -62,7 +62,7 @@ impl Failure {
 }
 
 fn serve(
-    config: BrokerConfig,
+    mut config: BrokerConfig,
     ready_descriptor: Option<u32>,
     start_shards: StartShards,
     for_humans: bool,
@@ -79,6 +79,9 @@ fn serve(
     }
     let machine = resources::discover();
     let sizing = plan::size(&config, &machine).map_err(|error| Failure::Config(ConfigErrors(vec![error])))?;
+    // What the open-file limit and memory allow is the bound that is enforced, not only printed.
+    let bound = u32::try_from(sizing.capacity.connections_max).unwrap_or(u32::MAX);
+    config.limits.connections_max = config.limits.connections_max.min(bound);
     let listeners = resolve_listeners(&config.listeners).map_err(Failure::Start)?;
     let (stop, readiness, config) = (StopSignal::default(), Readiness::default(), Arc::new(config));
     let (node_plan, slots) =
