@@ -236,7 +236,9 @@ impl Plan {
     pub fn new(args: Args) -> Result<Plan, BenchError> {
         let record_bytes = size("--record-size", &args.record_size)?;
         if !(u64::from(RECORD_BYTES_MIN)..=RECORD_BYTES_MAX).contains(&record_bytes) {
-            let reason = format!("{record_bytes} bytes are outside {RECORD_BYTES_MIN}..={RECORD_BYTES_MAX} (a record carries key, time and checksum)");
+            let reason = format!(
+                "{record_bytes} bytes are outside {RECORD_BYTES_MIN}..={RECORD_BYTES_MAX} (a record carries key, time and checksum)"
+            );
             return Err(usage("--record-size", reason));
         }
         let record_bytes = record_bytes as u32;
@@ -249,7 +251,10 @@ impl Plan {
             return Err(usage("--idempotent", "needs --acks all".to_owned()));
         }
         if args.workload == Workload::E2e && args.consumers > args.partitions {
-            let reason = format!("{} consumers share {} partitions; give each at least one", args.consumers, args.partitions);
+            let reason = format!(
+                "{} consumers share {} partitions; give each at least one",
+                args.consumers, args.partitions
+            );
             return Err(usage("--consumers", reason));
         }
         let fetch_bytes = size("--fetch-bytes", &args.fetch_bytes)?;
@@ -258,16 +263,24 @@ impl Plan {
             None => Vec::new(),
             Some(list) => parse_cpu_list(list).map_err(|error| usage("--pin-cpu", error.to_string()))?,
         };
-        let compression =
-            args.compression.parse::<Compression>().map_err(|error| usage("--compression", error.to_string()))?;
+        let compression = args
+            .compression
+            .parse::<Compression>()
+            .map_err(|error| usage("--compression", error.to_string()))?;
         let bootstrap = match &args.bootstrap_server {
             None => None,
-            Some(list) => Some(parse_bootstrap(list).map_err(|error| usage("--bootstrap-server", error.to_string()))?),
+            Some(list) => {
+                Some(parse_bootstrap(list).map_err(|error| usage("--bootstrap-server", error.to_string()))?)
+            }
         };
         let preload = size("--preload", &args.preload)?;
         Ok(Plan {
             bootstrap,
-            topic_configs: args.topic_config.iter().map(|text| topic_config(text)).collect::<Result<_, _>>()?,
+            topic_configs: args
+                .topic_config
+                .iter()
+                .map(|text| topic_config(text))
+                .collect::<Result<_, _>>()?,
             record_bytes,
             batch: batch_rule(&args, record_bytes)?,
             compression,
@@ -374,7 +387,8 @@ mod tests {
 
     #[test]
     fn rates_batches_and_loops_are_understood() {
-        let line = "produce --rate 100MB/s --record-size 1000 --records-per-batch 10 --acks 1 -d 2s --warmup 0";
+        let line =
+            "produce --rate 100MB/s --record-size 1000 --records-per-batch 10 --acks 1 -d 2s --warmup 0";
         let open = plan(line).expect(line);
         assert_eq!(open.pace, Pace::Open { records_per_second_milli: 100_000_000 });
         assert_eq!(open.batch, BatchRule { records_max: 10, linger: None });
@@ -407,7 +421,14 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused_by_the_parser() {
-        for line in ["--closed 1 --rate 5/s", "--batch-size 1k --records-per-batch 2", "--rate fast", "--acks 2", "-b a --broker-cpuset 1", "--producers 0"] {
+        for line in [
+            "--closed 1 --rate 5/s",
+            "--batch-size 1k --records-per-batch 2",
+            "--rate fast",
+            "--acks 2",
+            "-b a --broker-cpuset 1",
+            "--producers 0",
+        ] {
             assert!(is_rejected_by_the_parser(line), "{line}");
         }
     }

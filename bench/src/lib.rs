@@ -13,10 +13,18 @@ pub mod client;
 pub mod error;
 pub mod interrupt;
 pub mod latency;
+pub mod live;
+pub mod local_broker;
 pub mod pacing;
 pub mod payload;
+pub mod process;
 pub mod random;
 pub mod record;
+pub mod report;
+pub mod run;
 pub mod runtime;
 pub mod units;
 pub mod verify;
+pub mod worker;
+
+pub use run::run;

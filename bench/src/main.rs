@@ -1,2 +1,20 @@
-//! Placeholder until the first landing of this crate.
-fn main() {}
+//! The binary `ringlog-bench`: the load generator alone, for machines without the broker.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Load generator for any Kafka-compatible broker.
+#[derive(Debug, Parser)]
+#[command(name = "ringlog-bench", version, max_term_width = 110)]
+struct Cli {
+    #[command(flatten)]
+    args: ringlog_bench::args::Args,
+}
+
+fn main() -> ExitCode {
+    ringlog_bench::run(Cli::parse().args)
+}

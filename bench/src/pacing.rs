@@ -45,7 +45,8 @@ impl Schedule {
         }
         let elapsed = u128::from(time - self.start);
         // intended(i) <= time  <=>  global(i) * 10^12 < (elapsed + 1) * rate
-        let global_end = ((elapsed + 1) * u128::from(self.records_per_second_milli)).div_ceil(1_000_000_000_000);
+        let global_end =
+            ((elapsed + 1) * u128::from(self.records_per_second_milli)).div_ceil(1_000_000_000_000);
         let members = u128::from(self.members);
         let own = global_end.saturating_sub(u128::from(self.member)).div_ceil(members);
         u64::try_from(own).unwrap_or(u64::MAX)
@@ -98,7 +99,11 @@ impl Pacer {
         let full = self.schedule.intended(self.next + u64::from(self.rule.records_max) - 1);
         let lingered = self.rule.linger.map_or(u64::MAX, |linger| first_intended.saturating_add(linger));
         if full <= lingered.max(now) {
-            return BatchPlan { first: self.next, count: self.rule.records_max, due: full.min(lingered).max(first_intended) };
+            return BatchPlan {
+                first: self.next,
+                count: self.rule.records_max,
+                due: full.min(lingered).max(first_intended),
+            };
         }
         let until = lingered.max(now.min(full));
         let due_records = self.schedule.count_until(until).saturating_sub(self.next);

@@ -45,7 +45,10 @@ mod tests {
     fn first_outputs_equal_the_published_vectors() {
         let mut random = SeededRandom::new(1_234_567);
         let outputs: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
-        assert_eq!(outputs, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        assert_eq!(
+            outputs,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
     }
 
     #[test]

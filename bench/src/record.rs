@@ -120,7 +120,11 @@ mod tests {
         for bit in 32..KEY_BYTES * 8 {
             let mut altered = key;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(read_record(7, Some(&altered), Some(&value)), Err(RecordFault::Corrupt), "key bit {bit}");
+            assert_eq!(
+                read_record(7, Some(&altered), Some(&value)),
+                Err(RecordFault::Corrupt),
+                "key bit {bit}"
+            );
         }
     }
 
@@ -128,7 +132,11 @@ mod tests {
     fn truncated_and_foreign_records_are_named_as_such() {
         let (key, value) = sample();
         for length in 0..value.len() {
-            assert_eq!(read_record(7, Some(&key), value.get(..length)), Err(RecordFault::Corrupt), "length {length}");
+            assert_eq!(
+                read_record(7, Some(&key), value.get(..length)),
+                Err(RecordFault::Corrupt),
+                "length {length}"
+            );
         }
         assert_eq!(read_record(7, Some(&key), None), Err(RecordFault::Corrupt));
         assert_eq!(read_record(8, Some(&key), Some(&value)), Err(RecordFault::Foreign));

@@ -57,9 +57,16 @@ impl FromStr for Rate {
         let trimmed = text.trim();
         let quantity = trimmed.strip_suffix("/s").unwrap_or(trimmed).trim();
         let is_bytes = quantity.ends_with('B') || quantity.ends_with('b');
-        let value = if is_bytes { parse_scaled(quantity, BYTE_UNITS, BYTE_NAMES)? } else { parse_scaled(quantity, COUNT_UNITS, COUNT_NAMES)? };
+        let value = if is_bytes {
+            parse_scaled(quantity, BYTE_UNITS, BYTE_NAMES)?
+        } else {
+            parse_scaled(quantity, COUNT_UNITS, COUNT_NAMES)?
+        };
         if value <= 0.0 || value > 1e12 {
-            return Err(UnitError::OutOfRange { text: text.to_owned(), reason: "a rate is above 0 and at most 1e12" });
+            return Err(UnitError::OutOfRange {
+                text: text.to_owned(),
+                reason: "a rate is above 0 and at most 1e12",
+            });
         }
         Ok(if is_bytes { Rate::Bytes(value) } else { Rate::Records(value) })
     }
@@ -82,7 +89,8 @@ const BYTE_UNITS: &[(&str, f64)] = &[
     ("gib", 1_073_741_824.0),
 ];
 const DURATION_NAMES: &str = "us, ms, s, m, h";
-const DURATION_UNITS: &[(&str, f64)] = &[("us", 1e3), ("ms", 1e6), ("", 1e9), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
+const DURATION_UNITS: &[(&str, f64)] =
+    &[("us", 1e3), ("ms", 1e6), ("", 1e9), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
 
 /// Bytes: `1024`, `64KiB`, `1MB`.
 ///
@@ -206,7 +214,7 @@ mod tests {
         assert!(matches!(parse_duration("5 weeks"), Err(UnitError::UnknownUnit { .. })));
         assert!(matches!("0/s".parse::<Rate>(), Err(UnitError::OutOfRange { .. })));
         assert!(matches!("-5/s".parse::<Rate>(), Err(UnitError::NoNumber { .. })));
-        assert!(parse_bytes("12XB").unwrap_err().to_string().contains("KiB"));
+        assert!(parse_bytes("12XB").is_err_and(|error| error.to_string().contains("KiB")));
     }
 
     #[test]

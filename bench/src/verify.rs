@@ -100,7 +100,9 @@ impl StreamReader {
             self.next = sequence.saturating_add(1);
             return Arrival::InOrder;
         }
-        let Some((&start, &end)) = self.gaps.range(..=sequence).next_back() else { return Arrival::Duplicate };
+        let Some((&start, &end)) = self.gaps.range(..=sequence).next_back() else {
+            return Arrival::Duplicate;
+        };
         if sequence >= end {
             return Arrival::Duplicate;
         }
@@ -147,7 +149,12 @@ impl Verifier {
     }
 
     /// Takes one record in the order in which it was read. True if it is a distinct good record of this run.
-    pub fn observe(&mut self, partition: Partition, offset: i64, record: Result<RecordStamp, RecordFault>) -> bool {
+    pub fn observe(
+        &mut self,
+        partition: Partition,
+        offset: i64,
+        record: Result<RecordStamp, RecordFault>,
+    ) -> bool {
         let last = self.last_offset.entry(partition).or_insert(-1);
         if offset <= *last {
             self.counts.offset_regressions += 1;
@@ -181,6 +188,21 @@ impl Verifier {
         self.counts.received
     }
 
+    /// Compares with what was sent, for a reader that was stopped before the end: nothing is missing behind the last
+    /// record read of each stream.
+    pub fn finish_partial(self, sent: &Sent) -> Verification {
+        let reached = |key: &(Partition, Producer)| self.streams.get(key).map_or(0, |reader| reader.next);
+        let clipped = sent
+            .iter()
+            .map(|(key, stream)| {
+                let stream =
+                    SentStream { sent: stream.sent.min(reached(key)), unknown: stream.unknown.clone() };
+                (*key, stream)
+            })
+            .collect();
+        self.finish(&clipped)
+    }
+
     /// Compares with what was sent.
     pub fn finish(self, sent: &Sent) -> Verification {
         let mut counts = self.counts;
@@ -198,7 +220,8 @@ impl Verifier {
             // Sequences nobody sent cannot be records of ours, however good their checksum.
             if reader.next > sent_here {
                 let above = reader.next - sent_here;
-                let holes: u64 = reader.gaps.iter().map(|(start, end)| end.saturating_sub((*start).max(sent_here))).sum();
+                let holes: u64 =
+                    reader.gaps.iter().map(|(start, end)| end.saturating_sub((*start).max(sent_here))).sum();
                 let invented = above - holes.min(above);
                 counts.corrupt += invented;
                 counts.received -= invented.min(counts.received);
@@ -209,8 +232,11 @@ impl Verifier {
 }
 
 fn normalized(ranges: &[(u64, u64)], sent: u64) -> Vec<(u64, u64)> {
-    let mut sorted: Vec<(u64, u64)> =
-        ranges.iter().map(|(start, end)| (*start, (*end).min(sent))).filter(|(start, end)| start < end).collect();
+    let mut sorted: Vec<(u64, u64)> = ranges
+        .iter()
+        .map(|(start, end)| (*start, (*end).min(sent)))
+        .filter(|(start, end)| start < end)
+        .collect();
     sorted.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (start, end) in sorted {
@@ -258,7 +284,12 @@ mod tests {
 
     #[test]
     fn planted_losses_are_counted_wherever_they_are() {
-        check(&[1, 2, 3], 4, &[], Verification { expected: 4, received: 3, lost: 1, ..Verification::default() });
+        check(
+            &[1, 2, 3],
+            4,
+            &[],
+            Verification { expected: 4, received: 3, lost: 1, ..Verification::default() },
+        );
         check(&[0, 3], 4, &[], Verification { expected: 4, received: 2, lost: 2, ..Verification::default() });
         check(&[0, 1], 4, &[], Verification { expected: 4, received: 2, lost: 2, ..Verification::default() });
         check(&[], 4, &[], Verification { expected: 4, lost: 4, ..Verification::default() });
@@ -266,30 +297,84 @@ mod tests {
 
     #[test]
     fn planted_duplicates_are_counted() {
-        check(&[0, 1, 1, 2], 3, &[], Verification { expected: 3, received: 3, duplicated: 1, ..Verification::default() });
-        check(&[0, 1, 2, 0, 1, 2], 3, &[], Verification { expected: 3, received: 3, duplicated: 3, ..Verification::default() });
+        check(
+            &[0, 1, 1, 2],
+            3,
+            &[],
+            Verification { expected: 3, received: 3, duplicated: 1, ..Verification::default() },
+        );
+        check(
+            &[0, 1, 2, 0, 1, 2],
+            3,
+            &[],
+            Verification { expected: 3, received: 3, duplicated: 3, ..Verification::default() },
+        );
     }
 
     #[test]
     fn planted_reorderings_are_counted_and_are_not_losses() {
-        check(&[0, 2, 1, 3], 4, &[], Verification { expected: 4, received: 4, reordered: 1, ..Verification::default() });
-        check(&[3, 2, 1, 0], 4, &[], Verification { expected: 4, received: 4, reordered: 3, ..Verification::default() });
+        check(
+            &[0, 2, 1, 3],
+            4,
+            &[],
+            Verification { expected: 4, received: 4, reordered: 1, ..Verification::default() },
+        );
+        check(
+            &[3, 2, 1, 0],
+            4,
+            &[],
+            Verification { expected: 4, received: 4, reordered: 3, ..Verification::default() },
+        );
         // A late record that comes twice is one reordering and one duplicate.
-        let expected = Verification { expected: 3, received: 3, reordered: 1, duplicated: 1, ..Verification::default() };
+        let expected =
+            Verification { expected: 3, received: 3, reordered: 1, duplicated: 1, ..Verification::default() };
         check(&[0, 2, 1, 1], 3, &[], expected);
     }
 
     #[test]
     fn a_failed_send_may_be_there_or_not() {
         check(&[0, 3], 4, &[(1, 3)], Verification { expected: 2, received: 2, ..Verification::default() });
-        check(&[0, 1, 2, 3], 4, &[(1, 3)], Verification { expected: 2, received: 4, ..Verification::default() });
+        check(
+            &[0, 1, 2, 3],
+            4,
+            &[(1, 3)],
+            Verification { expected: 2, received: 4, ..Verification::default() },
+        );
         // The loss beside the failed send is still a loss.
-        check(&[0], 4, &[(1, 3), (2, 3)], Verification { expected: 2, received: 1, lost: 1, ..Verification::default() });
+        check(
+            &[0],
+            4,
+            &[(1, 3), (2, 3)],
+            Verification { expected: 2, received: 1, lost: 1, ..Verification::default() },
+        );
+    }
+
+    #[test]
+    fn a_reader_stopped_early_misses_nothing_behind_its_last_record() {
+        let partial = |sequences: &[u64]| {
+            let mut verifier = Verifier::new();
+            for (offset, sequence) in sequences.iter().enumerate() {
+                verifier.observe(0, offset as i64, stamp(1, *sequence));
+            }
+            verifier.finish_partial(&sent(10, &[]))
+        };
+        assert_eq!(partial(&[0, 1, 2]), Verification { expected: 3, received: 3, ..Verification::default() });
+        // A hole in the middle is still a loss.
+        assert_eq!(
+            partial(&[0, 3]),
+            Verification { expected: 4, received: 2, lost: 2, ..Verification::default() }
+        );
+        assert_eq!(partial(&[0, 12]).corrupt, 1);
     }
 
     #[test]
     fn records_nobody_sent_are_corrupt() {
-        check(&[0, 1, 2, 9], 3, &[], Verification { expected: 3, received: 3, corrupt: 1, ..Verification::default() });
+        check(
+            &[0, 1, 2, 9],
+            3,
+            &[],
+            Verification { expected: 3, received: 3, corrupt: 1, ..Verification::default() },
+        );
     }
 
     #[test]
@@ -300,7 +385,17 @@ mod tests {
         verifier.observe(0, 2, Err(RecordFault::Corrupt));
         let result = verifier.finish(&sent(2, &[]));
         // The altered record is missing as well: its bytes are gone.
-        assert_eq!(result, Verification { expected: 2, received: 1, lost: 1, corrupt: 1, foreign: 1, ..Verification::default() });
+        assert_eq!(
+            result,
+            Verification {
+                expected: 2,
+                received: 1,
+                lost: 1,
+                corrupt: 1,
+                foreign: 1,
+                ..Verification::default()
+            }
+        );
         assert!(!result.is_clean());
     }
 

@@ -64,7 +64,12 @@ impl BrokerAddress {
         }
         let (host, port) = (self.host.clone(), self.port);
         let looked_up = io
-            .compute(move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).map_err(|e| e.to_string()))
+            .compute(move || {
+                (host.as_str(), port)
+                    .to_socket_addrs()
+                    .map(Iterator::collect::<Vec<_>>)
+                    .map_err(|e| e.to_string())
+            })
             .await;
         match looked_up {
             Ok(addresses) if !addresses.is_empty() => Ok(addresses),
@@ -97,7 +102,10 @@ pub fn parse_bootstrap(text: &str) -> Result<Vec<BrokerAddress>, ClientError> {
 
 fn parse_address(text: &str) -> Result<BrokerAddress, ClientError> {
     if text.contains("://") {
-        return Err(bad(text, "write HOST:PORT, without a scheme; TLS and SASL are not supported by this client"));
+        return Err(bad(
+            text,
+            "write HOST:PORT, without a scheme; TLS and SASL are not supported by this client",
+        ));
     }
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, tail) = rest.split_once(']').ok_or_else(|| bad(text, "a '[' without ']'"))?;
@@ -112,9 +120,11 @@ fn parse_address(text: &str) -> Result<BrokerAddress, ClientError> {
     };
     let port = match port {
         None => DEFAULT_PORT,
-        Some(port) => {
-            port.parse().ok().filter(|port| *port != 0).ok_or_else(|| bad(text, "the port is not in 1..=65535"))?
-        }
+        Some(port) => port
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| bad(text, "the port is not in 1..=65535"))?,
     };
     if host.is_empty() {
         return Err(bad(text, "the host is empty"));

@@ -7,7 +7,9 @@ use ringlog_protocol::api::ApiKey;
 use ringlog_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse,
 };
-use ringlog_protocol::messages::delete_topics::{DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse};
+use ringlog_protocol::messages::delete_topics::{
+    DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
+};
 use ringlog_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
 };
@@ -64,7 +66,8 @@ impl Client {
     pub async fn create_topic(&self, topic: &NewTopic<'_>) -> Result<(), ClientError> {
         let connection = self.any_connection().await?;
         let version = connection.version(ApiKey::CreateTopics)?;
-        let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
+        let configs =
+            topic.configs.iter().map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
         let request = CreateTopicsRequest {
             topics: vec![CreatableTopic {
                 name: topic.name,
@@ -77,7 +80,9 @@ impl Client {
             ..CreateTopicsRequest::default()
         };
         let body = connection
-            .call(ApiKey::CreateTopics, version, ADMIN_TIMEOUT, |writer, version| request.encode(writer, version))
+            .call(ApiKey::CreateTopics, version, ADMIN_TIMEOUT, |writer, version| {
+                request.encode(writer, version)
+            })
             .await?;
         let response = CreateTopicsResponse::decode(&mut Reader::new(&body), version)
             .map_err(|source| unreadable(&connection, ApiKey::CreateTopics, version, source))?;
@@ -102,7 +107,9 @@ impl Client {
             request.topic_names = vec![name];
         }
         let body = connection
-            .call(ApiKey::DeleteTopics, version, ADMIN_TIMEOUT, |writer, version| request.encode(writer, version))
+            .call(ApiKey::DeleteTopics, version, ADMIN_TIMEOUT, |writer, version| {
+                request.encode(writer, version)
+            })
             .await?;
         let response = DeleteTopicsResponse::decode(&mut Reader::new(&body), version)
             .map_err(|source| unreadable(&connection, ApiKey::DeleteTopics, version, source))?;
@@ -140,11 +147,13 @@ impl Client {
         let mut offsets = BTreeMap::new();
         for (node_id, partitions) in by_leader {
             let connection = self.connection(Lane { node_id, number: 0 }).await?;
-            offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await.inspect_err(|error| {
-                if error.is_retriable() {
-                    self.forget_topic(topic_name);
-                }
-            })?;
+            offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await.inspect_err(
+                |error| {
+                    if error.is_retriable() {
+                        self.forget_topic(topic_name);
+                    }
+                },
+            )?;
         }
         Ok(offsets)
     }
@@ -177,9 +186,11 @@ async fn offsets_of_leader(
     }
     match wanted.iter().find(|index| !offsets.contains_key(index)) {
         None => Ok(()),
-        Some(index) => {
-            Err(missing(connection, ApiKey::ListOffsets, &format!("partition {index} of topic '{topic_name}'")))
-        }
+        Some(index) => Err(missing(
+            connection,
+            ApiKey::ListOffsets,
+            &format!("partition {index} of topic '{topic_name}'"),
+        )),
     }
 }
 
@@ -187,7 +198,12 @@ pub(super) fn milliseconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }
 
-pub(super) fn unreadable(connection: &Connection, api: ApiKey, version: i16, source: DecodeError) -> ClientError {
+pub(super) fn unreadable(
+    connection: &Connection,
+    api: ApiKey,
+    version: i16,
+    source: DecodeError,
+) -> ClientError {
     ClientError::Decode { address: connection.address().to_string(), api: api.name(), version, source }
 }
 

@@ -105,14 +105,20 @@ impl Connection {
     ///
     /// # Errors
     /// [`ClientError::Resolve`] and [`ClientError::Connect`].
-    pub async fn open(io: &Io, address: BrokerAddress, config: &ConnectionConfig) -> Result<Connection, ClientError> {
+    pub async fn open(
+        io: &Io,
+        address: BrokerAddress,
+        config: &ConnectionConfig,
+    ) -> Result<Connection, ClientError> {
         let mut reasons = Vec::new();
         for socket_address in address.resolve(io).await? {
             let deadline = io.monotonic_now() + config.connect_timeout;
             match with_deadline(io, deadline, io.connect(socket_address)).await {
                 Ok(Ok(socket)) => return Ok(Connection::start_tasks(io, socket, address, config)),
                 Ok(Err(error)) => reasons.push(format!("{error} ({socket_address})")),
-                Err(_) => reasons.push(format!("no answer within {:?} ({socket_address})", config.connect_timeout)),
+                Err(_) => {
+                    reasons.push(format!("no answer within {:?} ({socket_address})", config.connect_timeout))
+                }
             }
         }
         let hint = address.unreachable_hint();
@@ -188,7 +194,11 @@ impl Connection {
         let correlation_id = self.queue(api, version, encode, None)?;
         let (reply, receiver) = slot();
         let has_flexible_header = api.api().response_header_version(version) >= 1;
-        self.shared.state.borrow_mut().pending.push_back(Pending { correlation_id, has_flexible_header, reply });
+        self.shared.state.borrow_mut().pending.push_back(Pending {
+            correlation_id,
+            has_flexible_header,
+            reply,
+        });
         let timeout = self.shared.config.request_timeout + wait;
         let deadline = self.shared.io.monotonic_now() + timeout;
         Ok(Reply { shared: self.shared.clone(), api, receiver, deadline, timeout })
@@ -245,7 +255,8 @@ impl Connection {
             id
         };
         let client_id = Some(shared.config.client_id.as_str());
-        let header = RequestHeader { api, api_version: version, correlation_id, client_id, answer: Answer::Serve };
+        let header =
+            RequestHeader { api, api_version: version, correlation_id, client_id, answer: Answer::Serve };
         let mut writer = Writer::frame(256);
         let pieces = header
             .encode(&mut writer)
@@ -362,10 +373,12 @@ impl Shared {
 
     /// Hands a response frame (without its length) to the request at the front.
     fn deliver(&self, frame: Bytes) -> Result<(), ConnectionFault> {
-        let got = frame
-            .first_chunk::<4>()
-            .map(|bytes| i32::from_be_bytes(*bytes))
-            .ok_or(ConnectionFault::FrameSize { bytes: frame.len() as i64, bytes_max: self.config.response_bytes_max })?;
+        let got = frame.first_chunk::<4>().map(|bytes| i32::from_be_bytes(*bytes)).ok_or(
+            ConnectionFault::FrameSize {
+                bytes: frame.len() as i64,
+                bytes_max: self.config.response_bytes_max,
+            },
+        )?;
         let pending = {
             let mut state = self.state.borrow_mut();
             match state.pending.front() {
@@ -462,7 +475,8 @@ fn drain_frames(shared: &Shared, buffer: &mut BytesMut) -> Result<usize, Connect
         let length = i32::from_be_bytes(*prefix);
         let bytes_max = shared.config.response_bytes_max;
         let frame_bytes = usize::try_from(length).ok().filter(|bytes| (4..=bytes_max).contains(bytes));
-        let frame_bytes = frame_bytes.ok_or(ConnectionFault::FrameSize { bytes: i64::from(length), bytes_max })?;
+        let frame_bytes =
+            frame_bytes.ok_or(ConnectionFault::FrameSize { bytes: i64::from(length), bytes_max })?;
         let left = (4 + frame_bytes).saturating_sub(buffer.len());
         if left > 0 {
             // Room grows with what has arrived: a lying length buys at most as much memory again.

@@ -60,7 +60,9 @@ pub enum ClientError {
     #[error("the answer of {address} to {api} is incomplete: it says nothing of {subject}")]
     Missing { address: String, api: &'static str, subject: String },
     /// No common version.
-    #[error("{address} does not serve {api} in a version this client knows (ours {ours_min}-{ours_max}, theirs {theirs})")]
+    #[error(
+        "{address} does not serve {api} in a version this client knows (ours {ours_min}-{ours_max}, theirs {theirs})"
+    )]
     Unsupported { address: String, api: &'static str, ours_min: i16, ours_max: i16, theirs: String },
     /// The broker answered with an error code.
     #[error("{api} for {subject} was refused by {address}: {}", code_text(*code, message.as_deref()))]
@@ -95,10 +97,14 @@ impl ClientError {
     /// Whether trying again, perhaps with fresh metadata or a new connection, can help.
     pub fn is_retriable(&self) -> bool {
         match self {
-            ClientError::Refused { code, .. } => ErrorCode::from_i16(*code).is_some_and(ErrorCode::is_retriable),
+            ClientError::Refused { code, .. } => {
+                ErrorCode::from_i16(*code).is_some_and(ErrorCode::is_retriable)
+            }
             ClientError::Request { fault, .. } => !matches!(
                 fault,
-                ConnectionFault::FrameSize { .. } | ConnectionFault::Correlation { .. } | ConnectionFault::Shutdown
+                ConnectionFault::FrameSize { .. }
+                    | ConnectionFault::Correlation { .. }
+                    | ConnectionFault::Shutdown
             ),
             ClientError::Connect { .. } | ClientError::NoLeader { .. } | ClientError::NoBroker { .. } => true,
             ClientError::Resolve { .. } => true,
@@ -136,7 +142,14 @@ mod tests {
             message: Some("Topic name is invalid: ' '".to_owned()),
         };
         let text = error.to_string();
-        for part in ["CreateTopics", "topic 'a b'", "127.0.0.1:9092", "INVALID_TOPIC_EXCEPTION", "17", "Topic name is invalid"] {
+        for part in [
+            "CreateTopics",
+            "topic 'a b'",
+            "127.0.0.1:9092",
+            "INVALID_TOPIC_EXCEPTION",
+            "17",
+            "Topic name is invalid",
+        ] {
             assert!(text.contains(part), "{text}");
         }
         assert!(!error.is_retriable());
@@ -145,7 +158,9 @@ mod tests {
 
     #[test]
     fn codes_that_pass_by_themselves_are_retriable() {
-        for (code, retriable) in [(3, true), (5, true), (6, true), (7, true), (100, true), (2, true), (10, false), (29, false)] {
+        for (code, retriable) in
+            [(3, true), (5, true), (6, true), (7, true), (100, true), (2, true), (10, false), (29, false)]
+        {
             let error = ClientError::Refused {
                 address: String::new(),
                 api: "Produce",

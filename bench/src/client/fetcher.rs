@@ -95,7 +95,10 @@ pub fn start_fetch(
         .iter()
         .map(|position| FetchPartition {
             partition: position.partition,
-            current_leader_epoch: topic.partitions.get(&position.partition).map_or(-1, |image| image.leader_epoch),
+            current_leader_epoch: topic
+                .partitions
+                .get(&position.partition)
+                .map_or(-1, |image| image.leader_epoch),
             fetch_offset: position.offset,
             partition_max_bytes: config.partition_bytes_max,
             ..FetchPartition::default()

@@ -61,11 +61,13 @@ fn read_answer(connection: &Connection, version: i16, body: &Bytes) -> Result<An
     let is_unsupported = code == Some(ErrorCode::UnsupportedVersion.code());
     let answered_version = if is_unsupported { 0 } else { version };
     let response =
-        ApiVersionsResponse::decode(&mut Reader::new(body), answered_version).map_err(|source| ClientError::Decode {
-            address: connection.address().to_string(),
-            api: ApiKey::ApiVersions.name(),
-            version: answered_version,
-            source,
+        ApiVersionsResponse::decode(&mut Reader::new(body), answered_version).map_err(|source| {
+            ClientError::Decode {
+                address: connection.address().to_string(),
+                api: ApiKey::ApiVersions.name(),
+                version: answered_version,
+                source,
+            }
         })?;
     let versions: BTreeMap<i16, VersionRange> = response
         .api_keys

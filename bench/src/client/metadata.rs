@@ -95,7 +95,10 @@ pub async fn fetch_image(
     let version = connection.version(ApiKey::Metadata)?;
     let request = MetadataRequest {
         topics: topics.map(|names| {
-            names.iter().map(|name| MetadataRequestTopic { name: Some(name), ..MetadataRequestTopic::default() }).collect()
+            names
+                .iter()
+                .map(|name| MetadataRequestTopic { name: Some(name), ..MetadataRequestTopic::default() })
+                .collect()
         }),
         allow_auto_topic_creation: create_missing,
         ..MetadataRequest::default()
@@ -103,12 +106,13 @@ pub async fn fetch_image(
     let body = connection
         .call(ApiKey::Metadata, version, Duration::ZERO, |writer, version| request.encode(writer, version))
         .await?;
-    let response = MetadataResponse::decode(&mut Reader::new(&body), version).map_err(|source| ClientError::Decode {
-        address: connection.address().to_string(),
-        api: ApiKey::Metadata.name(),
-        version,
-        source,
-    })?;
+    let response =
+        MetadataResponse::decode(&mut Reader::new(&body), version).map_err(|source| ClientError::Decode {
+            address: connection.address().to_string(),
+            api: ApiKey::Metadata.name(),
+            version,
+            source,
+        })?;
     Ok(image_of(&response, connection.address()))
 }
 

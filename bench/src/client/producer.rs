@@ -237,7 +237,8 @@ impl<T: 'static> Producer<T> {
     /// Whether a batch of this partition may be sent now.
     pub fn has_room(&self, topic: &Rc<str>, partition: i32) -> bool {
         let state = self.inner.state.borrow();
-        let of_partition = state.partitions.get(&(topic.clone(), partition)).map_or(0, |entry| entry.in_flight);
+        let of_partition =
+            state.partitions.get(&(topic.clone(), partition)).map_or(0, |entry| entry.in_flight);
         state.in_flight < self.inner.config.in_flight_max.max(1)
             && of_partition < self.inner.config.in_flight_per_partition_max.max(1)
     }
@@ -285,7 +286,11 @@ impl<T: 'static> Producer<T> {
     }
 }
 
-fn partition_entry<'a, T>(state: &'a mut State<T>, topic: &Rc<str>, partition: i32) -> &'a mut PartitionState {
+fn partition_entry<'a, T>(
+    state: &'a mut State<T>,
+    topic: &Rc<str>,
+    partition: i32,
+) -> &'a mut PartitionState {
     state
         .partitions
         .entry((topic.clone(), partition))
@@ -298,7 +303,10 @@ fn sequence_after(sequence: i32, records: u32) -> i32 {
     i32::try_from(sum % (i64::from(i32::MAX) + 1)).expect("the remainder is below 2^31")
 }
 
-async fn producer_identity(client: &Client, timeout: Duration) -> Result<(ProducerId, ProducerEpoch), ClientError> {
+async fn producer_identity(
+    client: &Client,
+    timeout: Duration,
+) -> Result<(ProducerId, ProducerEpoch), ClientError> {
     let give_up_at = client.io().monotonic_now() + timeout;
     loop {
         match request_producer_identity(client).await {
@@ -319,8 +327,9 @@ async fn request_producer_identity(client: &Client) -> Result<(ProducerId, Produ
         transaction_timeout_ms: i32::MAX,
         ..InitProducerIdRequest::default()
     };
-    let body =
-        connection.call(api, version, Duration::ZERO, |writer, version| request.encode(writer, version)).await?;
+    let body = connection
+        .call(api, version, Duration::ZERO, |writer, version| request.encode(writer, version))
+        .await?;
     let response = InitProducerIdResponse::decode(&mut Reader::new(&body), version)
         .map_err(|source| unreadable(&connection, api, version, source))?;
     refused_if(&connection, api, "an idempotent producer".to_owned(), response.error_code, None)?;

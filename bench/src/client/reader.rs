@@ -243,11 +243,16 @@ impl<S: RecordSink> Shared<S> {
             let arrived_at = io.monotonic_now();
             let answers = self.take_answers(&connection, topic, fetched)?;
             // Who just sent records goes to the end, so that a full answer cannot starve the partitions behind it.
-            partitions.sort_by_key(|partition| answers.iter().any(|(answer, _)| answer.partition == *partition));
+            partitions
+                .sort_by_key(|partition| answers.iter().any(|(answer, _)| answer.partition == *partition));
             if self.sink.borrow().fetches_ahead() && !self.is_stopped.get() && !self.needs_regrouping.get() {
                 ahead = self.send_fetch(&connection, topic, partitions)?;
             }
-            self.visit_answers(topic, &answers, FetchTiming { sent_at, arrived_at, bytes: bytes_of(&answers) })?;
+            self.visit_answers(
+                topic,
+                &answers,
+                FetchTiming { sent_at, arrived_at, bytes: bytes_of(&answers) },
+            )?;
             if self.is_stopped.get() || self.needs_regrouping.get() {
                 return Ok(());
             }
@@ -267,7 +272,8 @@ impl<S: RecordSink> Shared<S> {
     ) -> Result<Option<(Fetch, Monotonic)>, ClientError> {
         let positions: Vec<FetchPosition> = {
             let offsets = self.positions.borrow();
-            let wanted = partitions.iter().filter_map(|partition| Some((*partition, *offsets.get(partition)?)));
+            let wanted =
+                partitions.iter().filter_map(|partition| Some((*partition, *offsets.get(partition)?)));
             wanted
                 .filter(|(partition, offset)| !self.has_ended(*partition, *offset))
                 .map(|(partition, offset)| FetchPosition { partition, offset })
@@ -348,7 +354,10 @@ fn refuse(
     }
     let is_outside = answer.error_code == ErrorCode::OffsetOutOfRange.code();
     let message = is_outside.then(|| {
-        format!("offset {from} is not in the log, which starts at {} and ends at {}", answer.log_start_offset, answer.high_watermark)
+        format!(
+            "offset {from} is not in the log, which starts at {} and ends at {}",
+            answer.log_start_offset, answer.high_watermark
+        )
     });
     let subject = format!("partition {} of topic '{}'", answer.partition, topic.name);
     refused_if(connection, ApiKey::Fetch, subject, answer.error_code, message.as_deref())

@@ -23,7 +23,8 @@ pub fn visit_records(
     mut visit: impl FnMut(&Record<'_>) -> bool,
 ) -> Result<i64, ClientError> {
     let mut next = from;
-    let unreadable = |offset: i64, reason: String| ClientError::Records { subject: subject.to_owned(), offset, reason };
+    let unreadable =
+        |offset: i64, reason: String| ClientError::Records { subject: subject.to_owned(), offset, reason };
     for view in batches(records) {
         let view = view.map_err(|error| unreadable(next, error.to_string()))?;
         let header = view.header;

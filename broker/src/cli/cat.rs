@@ -177,8 +177,8 @@ pub fn run(args: Args) -> ExitCode {
 }
 
 fn execute(args: Args) -> Result<String, CatError> {
-    let bootstrap =
-        parse_bootstrap(&args.bootstrap_server).map_err(|error| usage("--bootstrap-server", error.to_string()))?;
+    let bootstrap = parse_bootstrap(&args.bootstrap_server)
+        .map_err(|error| usage("--bootstrap-server", error.to_string()))?;
     let job = job_of(args, io::stdin().is_terminal())?;
     let mut config = ClientConfig::new(bootstrap);
     config.connection.client_id = "ringlog-cat".to_owned();
@@ -189,7 +189,10 @@ fn execute(args: Args) -> Result<String, CatError> {
         match &job {
             Job::Produce(job) => {
                 let produced = produce::produce(&io, &client, job).await?;
-                Ok(format!("produced {} records ({} bytes) to {}", produced.records, produced.bytes, job.topic))
+                Ok(format!(
+                    "produced {} records ({} bytes) to {}",
+                    produced.records, produced.bytes, job.topic
+                ))
             }
             Job::Consume(job) => {
                 let printed = consume::consume(&client, job).await?;
@@ -206,7 +209,8 @@ fn usage(option: &'static str, reason: String) -> CatError {
 fn job_of(args: Args, stdin_is_terminal: bool) -> Result<Job, CatError> {
     let mut words = args.words.into_iter();
     let topic = args.topic.or_else(|| words.next());
-    let topic = topic.ok_or_else(|| usage("TOPIC", "name the topic, as in `ringlog cat orders -C`".to_owned()))?;
+    let topic =
+        topic.ok_or_else(|| usage("TOPIC", "name the topic, as in `ringlog cat orders -C`".to_owned()))?;
     let file = words.next();
     if let Some(extra) = words.next() {
         return Err(usage("FILE", format!("'{extra}' is one word too many")));
@@ -220,7 +224,10 @@ fn job_of(args: Args, stdin_is_terminal: bool) -> Result<Job, CatError> {
     }
     if !is_producer {
         if let Some(file) = file {
-            return Err(usage("FILE", format!("'{file}' is only read with -P; redirect the output to write a file")));
+            return Err(usage(
+                "FILE",
+                format!("'{file}' is only read with -P; redirect the output to write a file"),
+            ));
         }
         let printer = match (args.format, args.output) {
             (Some(text), _) => {
@@ -279,9 +286,15 @@ mod tests {
 
     #[test]
     fn topic_and_file_are_found_in_both_spellings() {
-        for line in ["orders lines.txt -P", "-P -t orders lines.txt", "orders -P lines.txt", "-t orders lines.txt"] {
+        for line in
+            ["orders lines.txt -P", "-P -t orders lines.txt", "orders -P lines.txt", "-t orders lines.txt"]
+        {
             let Ok(Job::Produce(job)) = job(line, true) else { panic!("{line}") };
-            assert_eq!((job.topic.as_str(), job.file), ("orders", Some(PathBuf::from("lines.txt"))), "{line}");
+            assert_eq!(
+                (job.topic.as_str(), job.file),
+                ("orders", Some(PathBuf::from("lines.txt"))),
+                "{line}"
+            );
         }
     }
 

@@ -111,7 +111,9 @@ enum TopicError {
         #[from]
         source: serde_json::Error,
     },
-    #[error("nothing deleted: confirm with --yes, because standard input is not a terminal that could be asked")]
+    #[error(
+        "nothing deleted: confirm with --yes, because standard input is not a terminal that could be asked"
+    )]
     Unconfirmed,
     #[error("nothing deleted")]
     Declined,
@@ -266,7 +268,7 @@ async fn list(client: &Client) -> Result<Outcome, TopicError> {
         let (partitions, replicas) = (topic.partitions.to_string(), topic.replication_factor.to_string());
         table.add_row([topic.name.as_str(), &partitions, &replicas, internal, &topic.id]);
     }
-    Ok(Outcome { table: rendered(&table), json: serde_json::to_value(topics)?, failures: Vec::new() })
+    Ok(Outcome { table: rendered(&mut table), json: serde_json::to_value(topics)?, failures: Vec::new() })
 }
 
 #[derive(Debug, Serialize)]
@@ -351,7 +353,8 @@ fn described_partitions(
 fn description(topic: &DescribedTopic) -> String {
     let internal = if topic.internal { ", internal" } else { "" };
     let count = topic.partitions.len();
-    let head = format!("topic {} (id {}{internal}): {count} partition{}\n", topic.name, topic.id, plural(count));
+    let head =
+        format!("topic {} (id {}{internal}): {count} partition{}\n", topic.name, topic.id, plural(count));
     let mut table =
         new_table(&["PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "EARLIEST", "LATEST", "RECORDS"]);
     align_right(&mut table, &[0, 1, 2, 5, 6, 7]);
@@ -369,7 +372,7 @@ fn description(topic: &DescribedTopic) -> String {
             records.to_string(),
         ]);
     }
-    format!("{head}{}", rendered(&table))
+    format!("{head}{}", rendered(&mut table))
 }
 
 async fn delete(client: &Client, names: &[String]) -> Result<Outcome, TopicError> {
@@ -404,7 +407,7 @@ fn confirm(names: &[String]) -> Result<(), TopicError> {
 
 fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
+    table.load_style(presets::NOTHING).set_header(header);
     table
 }
 
@@ -416,7 +419,10 @@ fn align_right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-fn rendered(table: &Table) -> String {
+fn rendered(table: &mut Table) -> String {
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 2));
+    });
     let mut text = String::new();
     for line in table.lines() {
         text.push_str(line.trim_end());
@@ -447,7 +453,8 @@ mod tests {
 
     #[test]
     fn verbs_take_their_options_before_and_after() {
-        let args = parse("create orders -p 3 -c retention.ms=1000 -c a=b=c --if-not-exists -o json").expect("valid");
+        let args =
+            parse("create orders -p 3 -c retention.ms=1000 -c a=b=c --if-not-exists -o json").expect("valid");
         assert_eq!(args.output, Output::Json);
         let Verb::Create { names, partitions, replication_factor, configs, if_not_exists } = args.verb else {
             panic!("create was asked for");
@@ -485,7 +492,8 @@ mod tests {
         };
         let text = description(&topic);
         assert!(text.starts_with("topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions\n"), "{text}");
-        let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["0", "1", "4", "1,2", "1", "5", "1005", "1000"]);
         assert_eq!(rows[1], ["1", "1", "4", "1,2", "1", "5", "5", "0"]);
         assert!(text.lines().all(|line| line.trim_end() == line));

@@ -22,6 +22,9 @@ use super::super::error::ClientError;
 use super::super::metadata::TopicImage;
 use super::{Acks, Delivered, Delivery, Inner};
 
+/// Batches that share a request, each with the metadata it was routed by.
+type Routed<T> = Vec<(Rc<TopicImage>, Delivery<T>)>;
+
 /// What becomes of a failed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -72,7 +75,7 @@ async fn requeue_failed<T: 'static>(inner: &Rc<Inner<T>>) {
 }
 
 async fn dispatch<T: 'static>(inner: &Rc<Inner<T>>, group: Vec<Delivery<T>>) {
-    let mut by_lane: BTreeMap<Lane, Vec<(Rc<TopicImage>, Delivery<T>)>> = BTreeMap::new();
+    let mut by_lane: BTreeMap<Lane, Routed<T>> = BTreeMap::new();
     for delivery in group {
         if let Some(first) = inner.state.borrow().poison.clone() {
             finish(inner, delivery, Err(ClientError::Poisoned { first }));
@@ -107,11 +110,7 @@ async fn lane_of<T>(inner: &Inner<T>, delivery: &Delivery<T>) -> Result<(Rc<Topi
     Ok((topic.clone(), lane))
 }
 
-fn send_request<T: 'static>(
-    inner: &Rc<Inner<T>>,
-    connection: Rc<Connection>,
-    deliveries: Vec<(Rc<TopicImage>, Delivery<T>)>,
-) {
+fn send_request<T: 'static>(inner: &Rc<Inner<T>>, connection: Rc<Connection>, deliveries: Routed<T>) {
     let version = match connection.version(ApiKey::Produce) {
         Ok(version) => version,
         Err(error) => return fail_all(inner, deliveries, &error, FailedAt::BeforeSending),
@@ -182,7 +181,7 @@ async fn await_reply<T: 'static>(
     connection: Rc<Connection>,
     reply: Reply,
     version: i16,
-    deliveries: Vec<(Rc<TopicImage>, Delivery<T>)>,
+    deliveries: Routed<T>,
 ) {
     let count = deliveries.len();
     let result = reply.body().await;
@@ -196,7 +195,7 @@ async fn await_reply<T: 'static>(
 
 fn settle_unanswered<T: 'static>(
     inner: &Rc<Inner<T>>,
-    deliveries: Vec<(Rc<TopicImage>, Delivery<T>)>,
+    deliveries: Routed<T>,
     result: Result<(), ClientError>,
 ) {
     inner.state.borrow_mut().on_wire -= deliveries.len();
@@ -216,7 +215,7 @@ fn settle<T: 'static>(
     connection: &Connection,
     version: i16,
     body: &Bytes,
-    deliveries: Vec<(Rc<TopicImage>, Delivery<T>)>,
+    deliveries: Routed<T>,
 ) {
     let response = match ProduceResponse::decode(&mut Reader::new(body), version) {
         Ok(response) => response,
@@ -280,12 +279,7 @@ fn succeed<T>(inner: &Inner<T>, delivery: Delivery<T>, base_offset: i64) {
     finish(inner, delivery, Ok(delivered));
 }
 
-fn fail_all<T>(
-    inner: &Inner<T>,
-    deliveries: Vec<(Rc<TopicImage>, Delivery<T>)>,
-    error: &ClientError,
-    at: FailedAt,
-) {
+fn fail_all<T>(inner: &Inner<T>, deliveries: Routed<T>, error: &ClientError, at: FailedAt) {
     for (_, delivery) in deliveries {
         fail(inner, delivery, error.clone(), at);
     }
@@ -360,7 +354,13 @@ mod tests {
         }
     }
 
-    fn check(is_idempotent: bool, error: &ClientError, at: FailedAt, has_failed_before: bool, expected: Verdict) {
+    fn check(
+        is_idempotent: bool,
+        error: &ClientError,
+        at: FailedAt,
+        has_failed_before: bool,
+        expected: Verdict,
+    ) {
         assert_eq!(verdict(is_idempotent, error, at, has_failed_before), expected, "{error}");
     }
 
@@ -378,7 +378,13 @@ mod tests {
         check(false, &refused(ErrorCode::NotLeaderOrFollower), FailedAt::AfterSending, false, Verdict::Retry);
         check(false, &refused(ErrorCode::RequestTimedOut), FailedAt::AfterSending, false, Verdict::Fail);
         check(true, &refused(ErrorCode::RequestTimedOut), FailedAt::AfterSending, false, Verdict::Retry);
-        check(false, &refused(ErrorCode::NotEnoughReplicasAfterAppend), FailedAt::AfterSending, false, Verdict::Fail);
+        check(
+            false,
+            &refused(ErrorCode::NotEnoughReplicasAfterAppend),
+            FailedAt::AfterSending,
+            false,
+            Verdict::Fail,
+        );
     }
 
     #[test]

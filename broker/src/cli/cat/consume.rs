@@ -188,7 +188,8 @@ async fn start_positions(
         }
         StartAt::Time(milliseconds) => {
             let latest = client.offsets(topic, partitions, OffsetQuery::Latest).await?;
-            let mut positions = client.offsets(topic, partitions, OffsetQuery::AtOrAfter(milliseconds)).await?;
+            let mut positions =
+                client.offsets(topic, partitions, OffsetQuery::AtOrAfter(milliseconds)).await?;
             for (partition, position) in &mut positions {
                 // -1: nothing is that young yet, so begin with what comes next.
                 if *position < 0 {

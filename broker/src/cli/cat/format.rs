@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 /// A text that is not a format or an escape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    #[error("'%{letter}' is not a field; known: %s value, %S its length, %k key, %K its length, %h headers, %t topic, %p partition, %o offset, %T timestamp, %% percent")]
+    #[error(
+        "'%{letter}' is not a field; known: %s value, %S its length, %k key, %K its length, %h headers, %t topic, %p partition, %o offset, %T timestamp, %% percent"
+    )]
     UnknownField { letter: char },
     #[error("the format ends in a single '%'; write %% for a percent sign")]
     LonePercent,
@@ -160,7 +162,8 @@ pub fn unescape(text: &str) -> Result<Vec<u8>, FormatError> {
             '0' => out.push(0),
             '\\' => out.push(b'\\'),
             'x' => {
-                let digits = rest.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                let digits =
+                    rest.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
                 out.push(byte.ok_or(FormatError::UnknownEscape { letter })?);
                 rest = &rest[2..];
@@ -233,7 +236,10 @@ mod tests {
 
     #[test]
     fn every_field_is_filled_in() {
-        assert_eq!(formatted("%t[%p]@%o:%T %k(%K)=%s(%S) %h %%\\n", &sample()), b"t[3]@42:7 key(3)=va\xfflue(6) a=1,b=NULL %\n");
+        assert_eq!(
+            formatted("%t[%p]@%o:%T %k(%K)=%s(%S) %h %%\\n", &sample()),
+            b"t[3]@42:7 key(3)=va\xfflue(6) a=1,b=NULL %\n"
+        );
         let empty = NewRecord { timestamp: 7, ..NewRecord::default() };
         assert_eq!(formatted("%k(%K)=%s(%S)", &empty), b"(-1)=(-1)");
     }
@@ -260,7 +266,10 @@ mod tests {
         assert_eq!(line["key"], "key");
         assert_eq!(line["value_base64"], "dmH/bHVl");
         assert_eq!(line.get("value"), None);
-        assert_eq!((&line["offset"], &line["partition"], &line["timestamp"]), (&42.into(), &3.into(), &7.into()));
+        assert_eq!(
+            (&line["offset"], &line["partition"], &line["timestamp"]),
+            (&42.into(), &3.into(), &7.into())
+        );
         assert_eq!(line["headers"][1]["value"], Value::Null);
         assert_eq!(out.last(), Some(&b'\n'));
     }

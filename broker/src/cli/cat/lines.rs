@@ -101,7 +101,11 @@ mod tests {
         let input = b"one\n\ntwo\x00\xff\nlast";
         let expected: Vec<Vec<u8>> = vec![b"one".to_vec(), b"".to_vec(), b"two\x00\xff".to_vec()];
         for chunk_bytes in 1..=input.len() {
-            assert_eq!(split(input, b"\n", chunk_bytes), (expected.clone(), Some(b"last".to_vec())), "{chunk_bytes}");
+            assert_eq!(
+                split(input, b"\n", chunk_bytes),
+                (expected.clone(), Some(b"last".to_vec())),
+                "{chunk_bytes}"
+            );
         }
         assert_eq!(split(b"a\n", b"\n", 1), (vec![b"a".to_vec()], None));
     }

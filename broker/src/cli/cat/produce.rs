@@ -84,7 +84,11 @@ pub async fn produce(io: &Io, client: &Client, job: &ProduceJob) -> Result<Produ
     let mut input = open_input(job)?;
     let topic = client.topic(&job.topic).await?;
     if let Some(partition) = job.partition.filter(|partition| !topic.partitions.contains_key(partition)) {
-        return Err(CatError::NoPartition { topic: job.topic.clone(), partition, count: topic.partitions.len() });
+        return Err(CatError::NoPartition {
+            topic: job.topic.clone(),
+            partition,
+            count: topic.partitions.len(),
+        });
     }
     let partition_count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
     let mut lines = LineProducer::start(io, client, job, partition_count).await?;
@@ -148,23 +152,28 @@ impl<'a> LineProducer<'a> {
         partition_count: i32,
     ) -> Result<LineProducer<'a>, CatError> {
         let progress = Rc::new(RefCell::new(Progress::default()));
-        let config =
-            ProducerConfig { acks: job.acks, is_idempotent: job.acks == Acks::All, ..ProducerConfig::default() };
+        let config = ProducerConfig {
+            acks: job.acks,
+            is_idempotent: job.acks == Acks::All,
+            ..ProducerConfig::default()
+        };
         let seen = progress.clone();
-        let producer = Producer::start(client, config, move |tag: BatchTag, result: Result<Delivered, ClientError>| {
-            let mut progress = seen.borrow_mut();
-            match result {
-                Ok(_) => {
-                    progress.produced.records += tag.records;
-                    progress.produced.bytes += tag.bytes;
+        let producer =
+            Producer::start(client, config, move |tag: BatchTag, result: Result<Delivered, ClientError>| {
+                let mut progress = seen.borrow_mut();
+                match result {
+                    Ok(_) => {
+                        progress.produced.records += tag.records;
+                        progress.produced.bytes += tag.bytes;
+                    }
+                    Err(error) => {
+                        progress.failure.get_or_insert(error);
+                    }
                 }
-                Err(error) => {
-                    progress.failure.get_or_insert(error);
-                }
-            }
-        })
-        .await?;
-        let first = i32::try_from(io.random_u64() % u64::from(partition_count.max(1).unsigned_abs())).unwrap_or(0);
+            })
+            .await?;
+        let first =
+            i32::try_from(io.random_u64() % u64::from(partition_count.max(1).unsigned_abs())).unwrap_or(0);
         Ok(LineProducer {
             job,
             io: io.clone(),
