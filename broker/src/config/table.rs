@@ -89,7 +89,7 @@ pub(super) const ALL: &[Key] = &[
     ),
     built(
         "ringlog.journal.file.bytes",
-        Kind::AutoBytes { minimum: MIB, maximum: KIB * MIB },
+        Kind::AutoBytes { minimum: 2 * MIB, maximum: KIB * MIB },
         "auto",
         "Size of one journal file of a shard. `auto`: 8 MiB in the dev profile, 64 MiB in the server profile.",
     ),

@@ -93,11 +93,12 @@ fn told(listener: &ServingListener) -> String {
 fn capacity(sizing: &Sizing) -> String {
     let capacity = &sizing.capacity;
     format!(
-        "{} connections (bounded by {}), about {} partitions, {} open segment files",
+        "{} connections (bounded by {}), about {} partitions (by {}), journals of {} MiB",
         capacity.connections_max,
         capacity.connections_bound.name(),
         capacity.partitions_planned,
-        capacity.segment_files_max
+        capacity.partitions_bound.name(),
+        capacity.journal_bytes / MIB
     )
 }
 
@@ -121,8 +122,9 @@ mod tests {
             capacity: Capacity {
                 connections_max: 100,
                 connections_bound: Bound::OpenFiles,
-                segment_files_max: 50,
                 partitions_planned: 9,
+                partitions_bound: Bound::Memory,
+                journal_bytes: 32 * MIB,
             },
         };
         let directory = PathBuf::from("/data");
@@ -160,7 +162,7 @@ mod tests {
              listening   0.0.0.0:9092, clients are told the address that each reached\n  \
              listening   0.0.0.0:9093, clients are told host:19093\n  \
              admin       http://127.0.0.1:9644/\n  \
-             capacity    100 connections (bounded by open files), about 9 partitions, 50 open segment files\n"
+             capacity    100 connections (bounded by open files), about 9 partitions (by memory), journals of 32 MiB\n"
         );
         assert!(text.lines().count() <= 15);
         let pinned = Sizing { shard_cpus: vec![Some(2), Some(3)], ..sizing.clone() };

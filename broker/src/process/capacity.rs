@@ -11,8 +11,7 @@ const PARTITION_SHARE: u64 = 20;
 /// Descriptors kept for journals, rings, event descriptors, the admin server and the log.
 const DESCRIPTORS_RESERVED: u64 = 64;
 const DESCRIPTORS_RESERVED_PER_SHARD: u64 = 24;
-/// Of the descriptors left, the share for connections; the others hold segment files, one for each partition that is
-/// being read or written.
+/// Of the descriptors left, the share for connections in percent; the others hold segment files.
 const CONNECTION_DESCRIPTOR_SHARE: u64 = 50;
 
 /// What the model starts from.
@@ -23,6 +22,8 @@ pub struct CapacityInputs {
     pub open_files_max: u64,
     /// `max.connections`.
     pub connections_configured: u64,
+    /// Of one shard: all its files.
+    pub journal_bytes_per_shard: u64,
 }
 
 /// What the process can carry, over all shards.
@@ -31,10 +32,11 @@ pub struct Capacity {
     /// The effective bound on client connections: enforced.
     pub connections_max: u64,
     pub connections_bound: Bound,
-    /// Open segment files that the shards may keep between them: enforced by storage.
-    pub segment_files_max: u64,
-    /// Partitions for which memory is planned: a forecast, not enforced.
+    /// Partitions for which memory and descriptors are there: a forecast, not enforced. Each counts one open segment.
     pub partitions_planned: u64,
+    pub partitions_bound: Bound,
+    /// Disk that the journals of all shards take when they have grown to their size.
+    pub journal_bytes: u64,
 }
 
 /// Which limit decides.
@@ -68,12 +70,20 @@ impl Capacity {
         ];
         let (connections, connections_bound) =
             candidates.into_iter().min_by_key(|(count, _)| *count).unwrap_or((1, Bound::Setting));
+        let for_segments = descriptors.saturating_sub(for_connections);
+        let in_memory = percent(inputs.memory_bytes, PARTITION_SHARE) / PARTITION_BYTES;
+        let (partitions, partitions_bound) = if for_segments < in_memory {
+            (for_segments, Bound::OpenFiles)
+        } else {
+            (in_memory, Bound::Memory)
+        };
         Capacity {
             // A broker that takes no connection at all would be no broker.
             connections_max: connections.max(1),
             connections_bound,
-            segment_files_max: descriptors.saturating_sub(for_connections).max(1),
-            partitions_planned: percent(inputs.memory_bytes, PARTITION_SHARE) / PARTITION_BYTES,
+            partitions_planned: partitions,
+            partitions_bound,
+            journal_bytes: inputs.journal_bytes_per_shard.saturating_mul(u64::from(inputs.shard_count)),
         }
     }
 }
@@ -87,17 +97,24 @@ mod tests {
     use super::*;
 
     fn capacity(memory_bytes: u64, open_files_max: u64, connections_configured: u64) -> Capacity {
-        Capacity::of(&CapacityInputs { shard_count: 2, memory_bytes, open_files_max, connections_configured })
+        Capacity::of(&CapacityInputs {
+            shard_count: 2,
+            memory_bytes,
+            open_files_max,
+            connections_configured,
+            journal_bytes_per_shard: 16,
+        })
     }
 
     #[test]
     fn the_tightest_limit_decides_and_is_named() {
         let found = capacity(1 << 30, 1024, 1 << 31);
         assert_eq!((found.connections_max, found.connections_bound), (456, Bound::OpenFiles));
-        assert_eq!(found.segment_files_max, 456);
+        assert_eq!((found.partitions_planned, found.partitions_bound), (456, Bound::OpenFiles));
+        assert_eq!(found.journal_bytes, 32);
         let found = capacity(64 << 20, 1 << 20, 1 << 31);
         assert_eq!((found.connections_max, found.connections_bound), (1638, Bound::Memory));
-        assert_eq!(found.partitions_planned, 3276);
+        assert_eq!((found.partitions_planned, found.partitions_bound), (3276, Bound::Memory));
         let found = capacity(1 << 30, 1 << 20, 10);
         assert_eq!((found.connections_max, found.connections_bound), (10, Bound::Setting));
     }
@@ -105,7 +122,7 @@ mod tests {
     #[test]
     fn there_is_always_room_for_one() {
         let found = capacity(0, 0, 0);
-        assert_eq!((found.connections_max, found.segment_files_max), (1, 1));
+        assert_eq!((found.connections_max, found.partitions_planned), (1, 0));
         assert_eq!(capacity(u64::MAX, u64::MAX, u64::MAX).connections_bound, Bound::Memory);
     }
 }

@@ -10,7 +10,7 @@ use super::capacity::{Capacity, CapacityInputs};
 use super::exit::Exit;
 use super::resources::{Machine, MachineKind};
 use super::stop::{Readiness, StopSignal};
-use crate::config::typed::{Pin, Profile};
+use crate::config::typed::{Pin, Profile, StorageMode};
 use crate::config::value::{MEMORY_BYTES_MIN, Memory};
 use crate::config::{BrokerConfig, ConfigError, Origin};
 use crate::observe::snapshot::{self, SnapshotPublisher, SnapshotSlot};
@@ -179,24 +179,30 @@ pub fn size(config: &BrokerConfig, machine: &Machine) -> Result<Sizing, ConfigEr
         Pin::Auto => profile == Profile::Server || !config.runtime.cpus.is_empty(),
     };
     let cpu_of = |shard: u32| cpus.get(shard as usize % cpus.len()).copied().filter(|_| pinned);
+    let (file_bytes, files) = match profile {
+        Profile::Dev => (8 * MIB, 2),
+        Profile::Server => (64 * MIB, 4),
+    };
+    let journal_file_bytes = config.storage.journal_file_bytes.unwrap_or(file_bytes);
+    let journal_files = config.storage.journal_files.unwrap_or(files);
     let capacity = Capacity::of(&CapacityInputs {
         shard_count,
         memory_bytes,
         open_files_max: machine.open_files_max,
         connections_configured: u64::from(config.limits.connections_max),
+        journal_bytes_per_shard: match config.storage.durability {
+            StorageMode::Durable { .. } => journal_file_bytes.saturating_mul(u64::from(journal_files)),
+            StorageMode::Ephemeral => 0,
+        },
     });
-    let (file_bytes, files) = match profile {
-        Profile::Dev => (8 * MIB, 2),
-        Profile::Server => (64 * MIB, 4),
-    };
     Ok(Sizing {
         profile,
         profile_reason,
         shard_cpus: (0..shard_count).map(cpu_of).collect(),
         memory_bytes,
         memory_per_shard_bytes: memory_bytes / u64::from(shard_count),
-        journal_file_bytes: config.storage.journal_file_bytes.unwrap_or(file_bytes),
-        journal_files: config.storage.journal_files.unwrap_or(files),
+        journal_file_bytes,
+        journal_files,
         capacity,
     })
 }
