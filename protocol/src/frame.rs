@@ -99,6 +99,15 @@ impl<'a> RequestHeader<'a> {
         Ok(Self { api, api_version, correlation_id, client_id, answer })
     }
 
+    /// The version the response's body is to be written in: the request's, or 0 for `ApiVersions` of an unknown version.
+    #[must_use]
+    pub fn response_version(&self) -> i16 {
+        match self.answer {
+            Answer::UnsupportedVersion if self.api == ApiKey::ApiVersions => 0,
+            _ => self.api_version,
+        }
+    }
+
     /// Writes a header, for clients. `answer` is not part of it.
     ///
     /// # Errors
@@ -267,6 +276,7 @@ mod tests {
                 let bytes = header_bytes(18, version, rest);
                 let header = RequestHeader::decode(&mut Reader::new(&bytes)).expect("answered");
                 assert_eq!((header.answer, header.correlation_id), (Answer::UnsupportedVersion, 7));
+                assert_eq!(header.response_version(), 0);
             }
         }
     }
@@ -276,7 +286,7 @@ mod tests {
         for version in 0..=2 {
             let bytes = header_bytes(0, version, &[0xff, 0xff]);
             let header = RequestHeader::decode(&mut Reader::new(&bytes)).expect("answered");
-            assert_eq!(header.answer, Answer::UnsupportedVersion);
+            assert_eq!((header.answer, header.response_version()), (Answer::UnsupportedVersion, version));
         }
     }
 

@@ -22,11 +22,17 @@ impl<'a> Int32Array<'a> {
         Self(Inner::Wire(wire))
     }
 
-    /// The bytes on the wire, where they exist.
-    pub(super) fn as_wire(&self) -> Option<&'a [u8]> {
-        match self.0 {
-            Inner::Wire(wire) => Some(wire.as_flattened()),
-            _ => None,
+    /// Appends the integers as they are on the wire.
+    #[inline]
+    pub(super) fn append_to(&self, out: &mut Vec<u8>) {
+        let values = match &self.0 {
+            Inner::Wire(wire) => return out.extend_from_slice(wire.as_flattened()),
+            Inner::Borrowed(values) => values,
+            Inner::Owned(values) => values.as_slice(),
+        };
+        out.reserve(values.len() * 4);
+        for value in values {
+            out.extend_from_slice(&value.to_be_bytes());
         }
     }
 

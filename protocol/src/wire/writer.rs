@@ -17,7 +17,7 @@ const COPY_BYTES_MAX: usize = 256;
 /// which allocates once however many pieces there are.
 #[derive(Debug, Default)]
 pub struct Writer {
-    small: BytesMut,
+    small: Vec<u8>,
     cuts: Vec<Cut>,
     shared_bytes: usize,
 }
@@ -37,12 +37,12 @@ pub struct TagMark {
 }
 
 macro_rules! fixed {
-    ($($(#[$doc:meta])* $name:ident($type:ty) = $put:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident($type:ty);)*) => {
         $(
             $(#[$doc])*
             #[inline]
             pub fn $name(&mut self, value: $type) {
-                self.small.$put(value);
+                self.small.extend_from_slice(&value.to_be_bytes());
             }
         )*
     };
@@ -58,7 +58,7 @@ impl Writer {
     /// An empty writer with room for `capacity` small bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { small: BytesMut::with_capacity(capacity), ..Self::default() }
+        Self { small: Vec::with_capacity(capacity), ..Self::default() }
     }
 
     /// A writer that begins with the four bytes of a frame's length prefix, filled in by [`Writer::finish_frame`].
@@ -77,46 +77,46 @@ impl Writer {
 
     fixed! {
         /// One byte, signed.
-        i8(i8) = put_i8;
+        i8(i8);
         /// One byte.
-        u8(u8) = put_u8;
+        u8(u8);
         /// Two bytes, big endian.
-        i16(i16) = put_i16;
+        i16(i16);
         /// Two bytes, big endian.
-        u16(u16) = put_u16;
+        u16(u16);
         /// Four bytes, big endian.
-        i32(i32) = put_i32;
+        i32(i32);
         /// Four bytes, big endian.
-        u32(u32) = put_u32;
+        u32(u32);
         /// Eight bytes, big endian.
-        i64(i64) = put_i64;
+        i64(i64);
         /// Eight bytes, IEEE 754.
-        f64(f64) = put_f64;
+        f64(f64);
     }
 
     /// One byte, 0 or 1.
     #[inline]
     pub fn bool(&mut self, value: bool) {
-        self.small.put_u8(u8::from(value));
+        self.small.push(u8::from(value));
     }
 
     /// Sixteen bytes.
     #[inline]
     pub fn uuid(&mut self, value: TopicId) {
-        self.small.put_slice(&value.0);
+        self.small.extend_from_slice(&value.0);
     }
 
     /// Bytes as they are, without a length.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.small.put_slice(bytes);
+        self.small.extend_from_slice(bytes);
     }
 
     /// Unsigned LEB128.
     #[inline]
     pub fn unsigned_varint(&mut self, value: u32) {
         if value < 0x80 {
-            self.small.put_u8(value as u8);
+            self.small.push(value as u8);
         } else {
             write_unsigned_varint(&mut self.small, value.into());
         }
@@ -337,10 +337,7 @@ impl Writer {
     /// The integers, without their count.
     #[inline]
     pub fn int32s(&mut self, values: &Int32Array<'_>) {
-        match values.as_wire() {
-            Some(wire) => self.raw(wire),
-            None => values.iter().for_each(|value| self.i32(value)),
-        }
+        values.append_to(&mut self.small);
     }
 
     /// Writes a tag and opens its field: write the content, then close it with [`Writer::end_tag`]. The section's count
@@ -349,7 +346,7 @@ impl Writer {
     pub fn begin_tag(&mut self, tag: u32) -> TagMark {
         self.unsigned_varint(tag);
         // One byte for the size, which is enough for nearly every tagged field.
-        self.small.put_u8(0);
+        self.small.push(0);
         TagMark { content: self.small.len() }
     }
 
@@ -412,7 +409,7 @@ impl Writer {
     /// The message in pieces, none empty.
     #[must_use]
     pub fn finish(self) -> Vec<Piece> {
-        let mut small = self.small.freeze();
+        let mut small = Bytes::from(self.small);
         let mut pieces = Vec::with_capacity(self.cuts.len() * 2 + 1);
         let mut taken = 0;
         for cut in self.cuts {
