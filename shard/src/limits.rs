@@ -15,6 +15,9 @@ pub const JOURNAL_FRAME_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Smallest journal file: it takes a batch of Kafka's default `max.message.bytes` (1,048,588) in one frame.
 pub const JOURNAL_FILE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 
+/// Largest journal file: one entry may fill it, and a frame's length field has 32 bits.
+pub const JOURNAL_FILE_BYTES_LIMIT: u64 = 1024 * 1024 * 1024;
+
 /// Bytes of entries that may wait for the journal before appends are refused: four frames, a few milliseconds of a device.
 pub const JOURNAL_BACKLOG_BYTES_MAX: usize = 16 * 1024 * 1024;
 

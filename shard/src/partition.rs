@@ -1,0 +1,278 @@
+//! One partition on the core that owns it: its group, its log's name, its producers and whoever waits for it.
+//!
+//! Drives [`Group`] and obeys it: it writes only what a `Persist` effect names, moves the watermark only on `Commit`,
+//! and stamps the group's term as leader epoch. Never touches files: the core's storage does.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use bytes::{Bytes, BytesMut};
+use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_protocol::records::batch::{BatchHeader, set_base_offset, set_leader_epoch};
+use ringlog_raft::effect::{Effect, Persist};
+use ringlog_raft::event::Event;
+use ringlog_raft::group::Group;
+use ringlog_raft::ids::Ticket;
+
+use crate::producer_state::{ProducerStates, Verdict};
+use crate::storage::{CoreStorage, LogId, StampedBatch, StorageError};
+use crate::waiters::{CommitTicket, UncommittedAppends, Watchers};
+
+/// Why a partition does not take a batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    #[error("this core does not hold the partition")]
+    UnknownPartition,
+    #[error("this replica does not lead the partition")]
+    NotLeader,
+    /// A write failed: this log or this core takes no more writes until a restart.
+    #[error("a write to the log failed, it takes no more until a restart")]
+    Poisoned,
+    #[error("{backlog_bytes} bytes wait for the journal already")]
+    Backlogged { backlog_bytes: usize },
+    #[error(
+        "a batch of {bytes} bytes does not fit into the journal, which takes {bytes_max}: raise ringlog.journal.file.bytes"
+    )]
+    TooLarge { bytes: usize, bytes_max: usize },
+    #[error("{0}")]
+    Producer(Verdict),
+    #[error("the log ends at {end:?}, {count} more offsets do not fit")]
+    OffsetsExhausted { end: Offset, count: i64 },
+}
+
+impl AppendError {
+    fn from_storage(error: StorageError) -> AppendError {
+        match error {
+            StorageError::Backlogged { backlog_bytes } => AppendError::Backlogged { backlog_bytes },
+            StorageError::BatchTooLarge { bytes, bytes_max } => AppendError::TooLarge { bytes, bytes_max },
+            StorageError::UnknownLog => AppendError::UnknownPartition,
+            StorageError::Poisoned(_) | StorageError::Journal(_) | StorageError::Io { .. } => {
+                AppendError::Poisoned
+            }
+        }
+    }
+}
+
+/// A batch that passed validation, not yet stamped.
+#[derive(Debug)]
+pub struct IncomingBatch {
+    pub header: BatchHeader,
+    pub bytes: BytesMut,
+    /// Allocated size of the receive buffer that `bytes` keeps alive.
+    pub buffer_bytes: u32,
+}
+
+/// Where a batch landed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    pub base_offset: Offset,
+    pub log_start: Offset,
+}
+
+/// Invariants: `log_start <= high_watermark <= durable_end <= log_end` (the group asserts it); `staged` is empty
+/// between calls; `persisting` is ordered by sequence and by ticket.
+pub(crate) struct Partition {
+    pub(crate) key: TopicPartition,
+    pub(crate) log: LogId,
+    group: Group,
+    producers: ProducerStates,
+    uncommitted: UncommittedAppends,
+    pub(crate) watchers: Watchers,
+    /// The batch that the next `Persist` names.
+    staged: Option<StampedBatch>,
+    persisting: VecDeque<Persisting>,
+    /// Who waits until this replica leads and its watermark is this term's.
+    settling: Vec<Waker>,
+    poisoned: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Persisting {
+    sequence: u64,
+    ticket: Ticket,
+}
+
+/// What carrying out effects needs beyond the partition: the core's storage, and where hard states gather so that all
+/// of a core's go to the journal as one batch of frames.
+pub(crate) struct Carrier<'a> {
+    pub(crate) storage: &'a CoreStorage,
+    pub(crate) hard_states: &'a mut Vec<(LogId, Ticket, Bytes)>,
+}
+
+impl Partition {
+    pub(crate) fn new(key: TopicPartition, log: LogId, group: Group, producers: ProducerStates) -> Partition {
+        Partition {
+            key,
+            log,
+            group,
+            producers,
+            uncommitted: UncommittedAppends::default(),
+            watchers: Watchers::default(),
+            staged: None,
+            persisting: VecDeque::new(),
+            settling: Vec::new(),
+            poisoned: false,
+        }
+    }
+
+    pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
+        self.group.is_leader().then(|| self.group.leader_epoch())
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.group.is_settled()
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    pub(crate) fn high_watermark(&self) -> Offset {
+        self.group.high_watermark()
+    }
+
+    pub(crate) fn log_start(&self) -> Offset {
+        self.group.log_start()
+    }
+
+    pub(crate) fn wait_settled(&mut self, waker: Waker) {
+        self.settling.push(waker);
+    }
+
+    pub(crate) fn start(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
+        self.group.step(Event::Start, effects);
+        self.carry_out(effects, carrier);
+    }
+
+    /// Stamps `batch` and hands it to the log. `ticket` learns when it is committed.
+    pub(crate) fn append(
+        &mut self,
+        batch: IncomingBatch,
+        now_ms: i64,
+        ticket: Option<CommitTicket>,
+        effects: &mut Vec<Effect>,
+        carrier: &mut Carrier<'_>,
+    ) -> Result<Appended, AppendError> {
+        if self.poisoned {
+            return Err(AppendError::Poisoned);
+        }
+        let Some(epoch) = self.leader_epoch() else { return Err(AppendError::NotLeader) };
+        match self.producers.check(&batch.header, now_ms) {
+            Verdict::Append => {}
+            Verdict::Duplicate { base_offset, end, .. } => {
+                if let Some(ticket) = ticket {
+                    self.wait_for_original(end, ticket);
+                }
+                return Ok(Appended { base_offset, log_start: self.log_start() });
+            }
+            refused => return Err(AppendError::Producer(refused)),
+        }
+        let base_offset = self.group.log_end();
+        let count = i64::from(batch.header.last_offset_delta) + 1;
+        let Some(end) = base_offset.0.checked_add(count).map(Offset) else {
+            return Err(AppendError::OffsetsExhausted { end: base_offset, count });
+        };
+        carrier.storage.check_append(self.log, batch.bytes.len()).map_err(AppendError::from_storage)?;
+        let IncomingBatch { mut header, mut bytes, buffer_bytes } = batch;
+        set_base_offset(&mut bytes, base_offset);
+        set_leader_epoch(&mut bytes, epoch);
+        header.base_offset = base_offset;
+        header.leader_epoch = epoch;
+        let stored_bytes = bytes.len() as u64;
+        self.producers.apply(&header, now_ms);
+        self.uncommitted.push(end, stored_bytes, ticket);
+        self.staged = Some(StampedBatch { header, bytes: bytes.freeze(), buffer_bytes });
+        self.group.step(Event::Proposal { end }, effects);
+        self.carry_out(effects, carrier);
+        Ok(Appended { base_offset, log_start: self.log_start() })
+    }
+
+    fn wait_for_original(&mut self, end: Offset, ticket: CommitTicket) {
+        if end <= self.high_watermark() {
+            ticket.committed();
+        } else {
+            self.uncommitted.wait_until(end, ticket);
+        }
+    }
+
+    /// The journal made everything of this partition up to `sequence` durable.
+    pub(crate) fn durable(&mut self, sequence: u64, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
+        let mut reached = None;
+        while self.persisting.front().is_some_and(|first| first.sequence <= sequence) {
+            reached = self.persisting.pop_front().map(|persisting| persisting.ticket);
+        }
+        if let Some(ticket) = reached {
+            self.group.step(Event::Persisted { ticket }, effects);
+            self.carry_out(effects, carrier);
+        }
+    }
+
+    /// Nothing more of this partition becomes durable. Waiters fail; reads of what is committed go on.
+    pub(crate) fn poison(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
+        if std::mem::replace(&mut self.poisoned, true) {
+            return;
+        }
+        let ticket = self.persisting.front().map_or(Ticket(0), |first| first.ticket);
+        self.persisting.clear();
+        self.group.step(Event::PersistFailed { ticket }, effects);
+        self.carry_out(effects, carrier);
+        self.uncommitted.fail_all();
+        self.watchers.attention();
+        self.settling.drain(..).for_each(Waker::wake);
+    }
+
+    /// The partition goes away: everybody who waits learns it.
+    pub(crate) fn close(&mut self) {
+        self.uncommitted.fail_all();
+        self.watchers.attention();
+        self.settling.drain(..).for_each(Waker::wake);
+    }
+
+    /// The journal took the hard state of `ticket` as entry `sequence`.
+    pub(crate) fn persisting(&mut self, sequence: u64, ticket: Ticket) {
+        debug_assert!(
+            self.persisting.back().is_none_or(|last| last.sequence < sequence && last.ticket < ticket)
+        );
+        self.persisting.push_back(Persisting { sequence, ticket });
+    }
+
+    fn carry_out(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::SteppedDown { .. } => self.uncommitted.fail_all(),
+                Effect::Persist(persist) => self.persist(persist, carrier),
+                Effect::BecameLeader { .. } => {}
+                Effect::Commit { high_watermark } => {
+                    let visible_bytes = self.uncommitted.commit(high_watermark);
+                    self.watchers.visible(visible_bytes);
+                    self.settling.drain(..).for_each(Waker::wake);
+                }
+                // A group of one has nobody to talk to and refuses membership changes by name.
+                Effect::Send(_)
+                | Effect::Replicate(_)
+                | Effect::FetchSnapshot { .. }
+                | Effect::Changed { .. }
+                | Effect::Barrier { .. }
+                | Effect::Refused { .. } => {
+                    unreachable!("nothing that leads here is asked of a group of one")
+                }
+            }
+        }
+    }
+
+    fn persist(&mut self, persist: Persist, carrier: &mut Carrier<'_>) {
+        assert!(persist.truncate_to.is_none(), "a group of one never truncates");
+        if persist.append.is_some() {
+            let batch = self.staged.take().expect("a proposal was staged before it was stepped");
+            match carrier.storage.append(self.log, batch) {
+                Ok(sequence) => self.persisting(sequence, persist.ticket),
+                Err(error) => unreachable!("asked just before the proposal: {error}"),
+            }
+        }
+        if let Some(hard_state) = persist.hard_state {
+            let mut encoded = Vec::with_capacity(64);
+            hard_state.encode(&mut encoded);
+            carrier.hard_states.push((self.log, persist.ticket, Bytes::from(encoded)));
+        }
+    }
+}

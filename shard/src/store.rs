@@ -1,0 +1,411 @@
+//! All partitions of one core: opening, appending, reading, deleting. Lives on that core; clones share it.
+//!
+//! Owns the table of partitions and the path from the journal's reports to the partitions' groups. Knows no Kafka API
+//! and no topic name.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use ringlog_io::Io;
+use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_raft::effect::Effect;
+use ringlog_raft::group::{Group, Restored};
+use ringlog_raft::hard_state::HardState;
+use ringlog_raft::ids::{ReplicaId, Ticket};
+use slab::Slab;
+
+use crate::partition::{AppendError, Appended, Carrier, IncomingBatch, Partition};
+use crate::producer_state::ProducerStates;
+use crate::storage::{
+    CoreStorage, Durable, Log, LogId, LogSettings, ReadError, ReadPlan, RecoveredPartition, StorageError,
+    TimePlan,
+};
+use crate::waiters::{CommitTicket, Watchers};
+
+/// The partitions of one core.
+#[derive(Clone)]
+pub struct Store {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    io: Io,
+    storage: CoreStorage,
+    me: ReplicaId,
+    producer_expiration_ms: i64,
+    table: RefCell<Table>,
+    /// Kept so that a steady stream of appends allocates no buffer of effects.
+    effects: RefCell<Vec<Effect>>,
+}
+
+/// Invariants: `by_key` and `by_log` name each partition in `slots` once. Never iterated by hash order.
+struct Table {
+    slots: Slab<Partition>,
+    by_key: HashMap<TopicPartition, usize, ahash::RandomState>,
+    by_log: BTreeMap<LogId, usize>,
+    /// Partitions whose log could not be opened, with the reason. Their neighbours serve on.
+    offline: BTreeMap<TopicPartition, String>,
+}
+
+/// What a partition shows to readers now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    pub log_start: Offset,
+    pub high_watermark: Offset,
+    pub leader_epoch: LeaderEpoch,
+}
+
+/// Why a partition cannot be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    #[error("this core does not hold the partition")]
+    UnknownPartition,
+    #[error("this replica does not lead the partition")]
+    NotLeader,
+    #[error("the log cannot be opened: {reason}")]
+    Offline { reason: String },
+}
+
+/// A partition to open: what recovery found of it, or nothing for a new one.
+pub struct Opening {
+    pub key: TopicPartition,
+    pub recovered: Option<RecoveredPartition>,
+    pub settings: LogSettings,
+}
+
+impl Store {
+    pub fn new(io: Io, storage: CoreStorage, me: ReplicaId, producer_expiration_ms: i64) -> Store {
+        let table = Table {
+            slots: Slab::new(),
+            by_key: HashMap::with_hasher(io.hasher()),
+            by_log: BTreeMap::new(),
+            offline: BTreeMap::new(),
+        };
+        let inner = Rc::new(Inner {
+            io,
+            storage,
+            me,
+            producer_expiration_ms,
+            table: RefCell::new(table),
+            effects: RefCell::default(),
+        });
+        let reported = Rc::downgrade(&inner);
+        inner.storage.set_durable_listener(move |durable| {
+            if let Some(inner) = reported.upgrade() {
+                inner.durable(durable);
+            }
+        });
+        let poisoned = Rc::downgrade(&inner);
+        inner.storage.set_poison_listener(move |log| {
+            if let Some(inner) = poisoned.upgrade() {
+                inner.poison(log);
+            }
+        });
+        Store { inner }
+    }
+
+    pub fn storage(&self) -> &CoreStorage {
+        &self.inner.storage
+    }
+
+    /// Opens partitions and returns once each leads and shows its watermark, or is marked offline with its reason.
+    pub async fn open(&self, openings: Vec<Opening>) {
+        let mut opened = Vec::with_capacity(openings.len());
+        for Opening { key, recovered, settings } in openings {
+            match self.inner.open_one(key, recovered, settings).await {
+                Ok(slot) => opened.push(slot),
+                Err(error) => {
+                    tracing::error!(topic_id = %key.topic, partition = key.partition.0, %error, "partition is offline");
+                    self.inner.table.borrow_mut().offline.insert(key, error.to_string());
+                }
+            }
+        }
+        self.inner.start(&opened);
+        for slot in opened {
+            self.inner.settled(slot).await;
+        }
+    }
+
+    /// Forgets the partition and removes its log. Who waits for it is told.
+    pub fn delete(&self, key: TopicPartition) {
+        let mut table = self.inner.table.borrow_mut();
+        table.offline.remove(&key);
+        let Some(slot) = table.by_key.remove(&key) else { return };
+        let mut partition = table.slots.remove(slot);
+        table.by_log.remove(&partition.log);
+        drop(table);
+        partition.close();
+        self.inner.storage.delete_log(partition.log);
+    }
+
+    /// Whether this core holds the partition, serving or offline.
+    pub fn holds(&self, key: TopicPartition) -> bool {
+        let table = self.inner.table.borrow();
+        table.by_key.contains_key(&key) || table.offline.contains_key(&key)
+    }
+
+    pub fn partition_count(&self) -> usize {
+        self.inner.table.borrow().slots.len()
+    }
+
+    /// The reasons of the partitions that could not be opened or whose writes failed.
+    pub fn unhealthy(&self) -> Vec<(TopicPartition, String)> {
+        let table = self.inner.table.borrow();
+        let mut unhealthy: Vec<_> =
+            table.offline.iter().map(|(key, reason)| (*key, reason.clone())).collect();
+        let poisoned = table.slots.iter().filter(|(_, partition)| partition.is_poisoned());
+        unhealthy
+            .extend(poisoned.map(|(_, partition)| (partition.key, "a write failed; read only".to_owned())));
+        unhealthy.sort_unstable();
+        unhealthy
+    }
+
+    /// Appends one validated batch; `ticket` learns when it is committed.
+    ///
+    /// # Errors
+    /// See [`AppendError`]; the log end did not move and the ticket is dropped.
+    pub fn append(
+        &self,
+        key: TopicPartition,
+        batch: IncomingBatch,
+        ticket: Option<CommitTicket>,
+    ) -> Result<Appended, AppendError> {
+        let inner = &self.inner;
+        let now_ms = inner.io.wall_now_ms();
+        let mut table = inner.table.borrow_mut();
+        let slot = match table.by_key.get(&key) {
+            Some(slot) => *slot,
+            None if table.offline.contains_key(&key) => return Err(AppendError::Poisoned),
+            None => return Err(AppendError::UnknownPartition),
+        };
+        let mut effects = inner.effects.borrow_mut();
+        let mut hard_states = Vec::new();
+        let mut carrier = Carrier { storage: &inner.storage, hard_states: &mut hard_states };
+        let appended = table.slots[slot].append(batch, now_ms, ticket, &mut effects, &mut carrier);
+        debug_assert!(hard_states.is_empty(), "an append changes no hard state");
+        appended
+    }
+
+    /// The offsets and epoch that a reader of the partition sees.
+    pub fn view(&self, key: TopicPartition) -> Result<View, ViewError> {
+        let table = self.inner.table.borrow();
+        let partition = table.get(key)?;
+        let leader_epoch = partition.leader_epoch();
+        // Reads go on after a failed write: what is committed is durable.
+        let leader_epoch = match leader_epoch {
+            Some(epoch) => epoch,
+            None if partition.is_poisoned() => LeaderEpoch(-1),
+            None => return Err(ViewError::NotLeader),
+        };
+        Ok(View {
+            log_start: partition.log_start(),
+            high_watermark: partition.high_watermark(),
+            leader_epoch,
+        })
+    }
+
+    /// Committed bytes from `from` on, close enough for a fetch's minimum: exact in memory, by the index below it.
+    pub fn available_bytes(&self, key: TopicPartition, from: Offset) -> Result<u64, ViewError> {
+        let table = self.inner.table.borrow();
+        let partition = table.get(key)?;
+        let limit = partition.high_watermark();
+        if from >= limit {
+            return Ok(0);
+        }
+        Ok(self.inner.storage.log(partition.log).bytes_between(from, limit))
+    }
+
+    /// Plans a read of committed batches from the one that holds `from`.
+    ///
+    /// # Errors
+    /// [`ReadError`] for an offset outside the log; the caller checks [`Store::view`] first.
+    pub fn plan_read(
+        &self,
+        key: TopicPartition,
+        from: Offset,
+        bytes_max: u32,
+        at_least_one: bool,
+    ) -> Result<ReadPlan, ReadError> {
+        let table = self.inner.table.borrow();
+        let Ok(partition) = table.get(key) else { return Err(ReadError::UnknownLog) };
+        self.inner.storage.plan_read(partition.log, from, partition.high_watermark(), bytes_max, at_least_one)
+    }
+
+    /// Plans the search for the first committed record that is not older than `target_ms`.
+    ///
+    /// # Errors
+    /// [`ReadError::UnknownLog`].
+    pub fn plan_time_lookup(&self, key: TopicPartition, target_ms: i64) -> Result<TimePlan, ReadError> {
+        let table = self.inner.table.borrow();
+        let Ok(partition) = table.get(key) else { return Err(ReadError::UnknownLog) };
+        self.inner.storage.plan_time_lookup(partition.log, target_ms, partition.high_watermark())
+    }
+
+    /// Plans the search for the first committed record with the largest timestamp.
+    ///
+    /// # Errors
+    /// [`ReadError::UnknownLog`].
+    pub fn plan_newest(&self, key: TopicPartition) -> Result<TimePlan, ReadError> {
+        let table = self.inner.table.borrow();
+        let Ok(partition) = table.get(key) else { return Err(ReadError::UnknownLog) };
+        self.inner.storage.plan_newest(partition.log, partition.high_watermark())
+    }
+
+    /// Whether appends need not wait for the journal.
+    pub fn has_room(&self) -> bool {
+        !self.inner.storage.is_full()
+    }
+
+    /// Waits until [`Store::has_room`], or until writes failed for good.
+    pub async fn room(&self) {
+        self.inner.storage.room().await;
+    }
+
+    /// Looks at the partition's log.
+    pub fn with_log<T>(&self, key: TopicPartition, look: impl FnOnce(&Log) -> T) -> Result<T, ViewError> {
+        let table = self.inner.table.borrow();
+        let partition = table.get(key)?;
+        Ok(look(&self.inner.storage.log(partition.log)))
+    }
+
+    /// Where consumers of the partition wait.
+    pub fn watchers(&self, key: TopicPartition) -> Result<Watchers, ViewError> {
+        Ok(self.inner.table.borrow().get(key)?.watchers.clone())
+    }
+}
+
+impl Table {
+    fn get(&self, key: TopicPartition) -> Result<&Partition, ViewError> {
+        match self.by_key.get(&key) {
+            Some(slot) => Ok(&self.slots[*slot]),
+            None => match self.offline.get(&key) {
+                Some(reason) => Err(ViewError::Offline { reason: reason.clone() }),
+                None => Err(ViewError::UnknownPartition),
+            },
+        }
+    }
+}
+
+/// Why one partition could not be opened.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("hard state: {0}")]
+    HardState(#[from] ringlog_raft::hard_state::HardStateError),
+    #[error("group: {0}")]
+    Restore(#[from] ringlog_raft::group::RestoreError),
+}
+
+impl Inner {
+    async fn open_one(
+        &self,
+        key: TopicPartition,
+        recovered: Option<RecoveredPartition>,
+        settings: LogSettings,
+    ) -> Result<usize, OpenError> {
+        let mut producers = ProducerStates::new(self.producer_expiration_ms);
+        let mut hard_state = HardState::alone(self.me);
+        let log = match recovered {
+            None => self.storage.create_log(key, settings),
+            Some(recovered) => {
+                if let Some(bytes) = &recovered.hard_state {
+                    hard_state = HardState::decode(bytes)?;
+                }
+                let now_ms = self.io.wall_now_ms();
+                let mut visit = |header: &_| producers.apply(header, now_ms);
+                self.storage.open_log(recovered, settings, &mut visit).await?
+            }
+        };
+        let (log_start, log_end) = {
+            let opened = self.storage.log(log);
+            (opened.log_start(), opened.log_end())
+        };
+        let group = Group::restore(Restored { me: self.me, hard_state, log_start, log_end })?;
+        let mut table = self.table.borrow_mut();
+        let slot = table.slots.insert(Partition::new(key, log, group, producers));
+        let previous = table.by_key.insert(key, slot);
+        assert!(previous.is_none(), "partition {key:?} was opened twice");
+        table.by_log.insert(log, slot);
+        Ok(slot)
+    }
+
+    /// Starts the groups in `slots`: their hard states go to the journal as one batch of frames.
+    fn start(&self, slots: &[usize]) {
+        let mut hard_states = Vec::with_capacity(slots.len());
+        {
+            let mut table = self.table.borrow_mut();
+            let mut effects = self.effects.borrow_mut();
+            let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
+            for slot in slots {
+                table.slots[*slot].start(&mut effects, &mut carrier);
+            }
+        }
+        self.persist_hard_states(hard_states);
+    }
+
+    fn persist_hard_states(&self, hard_states: Vec<(LogId, Ticket, Bytes)>) {
+        if hard_states.is_empty() {
+            return;
+        }
+        let entries = hard_states.iter().map(|(log, _, bytes)| (*log, bytes.clone())).collect();
+        let sequences = self.storage.persist_hard_states(entries);
+        let mut table = self.table.borrow_mut();
+        for ((log, ticket, _), sequence) in hard_states.into_iter().zip(sequences) {
+            let Some(slot) = table.by_log.get(&log).copied() else { continue };
+            table.slots[slot].persisting(sequence, ticket);
+        }
+    }
+
+    async fn settled(&self, slot: usize) {
+        poll_fn(|context| {
+            let mut table = self.table.borrow_mut();
+            match table.slots.get_mut(slot) {
+                Some(partition) if !partition.is_settled() && !partition.is_poisoned() => {
+                    partition.wait_settled(context.waker().clone());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+
+    /// A journal frame is on disk.
+    fn durable(&self, reports: &[Durable]) {
+        let mut hard_states = Vec::new();
+        {
+            let mut table = self.table.borrow_mut();
+            let mut effects = self.effects.borrow_mut();
+            let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
+            for (at, report) in reports.iter().enumerate() {
+                // Entries of one log stand in order: its last one in a run speaks for all before.
+                if reports.get(at + 1).is_some_and(|next| next.log == report.log) {
+                    continue;
+                }
+                let Some(slot) = table.by_log.get(&report.log).copied() else { continue };
+                table.slots[slot].durable(report.sequence, &mut effects, &mut carrier);
+            }
+        }
+        self.persist_hard_states(hard_states);
+    }
+
+    /// Writes failed: of one log, or (`None`) of this core's journal and so of all.
+    fn poison(&self, log: Option<LogId>) {
+        let mut table = self.table.borrow_mut();
+        let mut effects = self.effects.borrow_mut();
+        let mut hard_states = Vec::new();
+        let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
+        let slots: Vec<usize> = match log {
+            Some(log) => table.by_log.get(&log).copied().into_iter().collect(),
+            None => table.slots.iter().map(|(slot, _)| slot).collect(),
+        };
+        for slot in slots {
+            table.slots[slot].poison(&mut effects, &mut carrier);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Who waits for a partition: producers for a commit, consumers for bytes. Lives on the partition's core.
+//!
+//! Owns the hand-over between a partition that moves its watermark and the tasks that wait for it. Never decides
+//! when a watermark moves.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use ringlog_protocol::ids::Offset;
+use slab::Slab;
+
+/// Gathers the commits that one request waits for on this core: one allocation and one wake for all its partitions.
+#[derive(Default)]
+pub struct CommitGather {
+    state: Rc<GatherState>,
+}
+
+#[derive(Default)]
+struct GatherState {
+    open: Cell<u32>,
+    failed: RefCell<Vec<u32>>,
+    waker: Cell<Option<Waker>>,
+}
+
+/// One append's duty to tell its request how it ended. Dropped unresolved (its partition went away), it failed.
+pub struct CommitTicket {
+    state: Rc<GatherState>,
+    tag: u32,
+    committed: bool,
+}
+
+impl CommitGather {
+    pub fn new() -> CommitGather {
+        CommitGather::default()
+    }
+
+    /// A ticket that the caller recognises by `tag` if it fails.
+    pub fn ticket(&self, tag: u32) -> CommitTicket {
+        self.state.open.set(self.state.open.get() + 1);
+        CommitTicket { state: Rc::clone(&self.state), tag, committed: false }
+    }
+
+    /// Waits until every ticket ended; the tags of those that were not committed.
+    pub async fn finish(self) -> Vec<u32> {
+        let state = self.state;
+        std::future::poll_fn(|context| {
+            if state.open.get() == 0 {
+                return Poll::Ready(());
+            }
+            state.waker.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        state.failed.take()
+    }
+}
+
+impl CommitTicket {
+    pub fn committed(mut self) {
+        self.committed = true;
+    }
+}
+
+impl Drop for CommitTicket {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.state.failed.borrow_mut().push(self.tag);
+        }
+        let open = self.state.open.get() - 1;
+        self.state.open.set(open);
+        if open == 0
+            && let Some(waker) = self.state.waker.take()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// Appends that are not committed yet, oldest first.
+///
+/// Invariant: ends strictly increase, except that a retried batch waits at the end of the original.
+#[derive(Default)]
+pub struct UncommittedAppends {
+    queue: VecDeque<Uncommitted>,
+}
+
+struct Uncommitted {
+    end: Offset,
+    bytes: u64,
+    ticket: Option<CommitTicket>,
+}
+
+impl UncommittedAppends {
+    /// Remembers an append that ends before `end` and the request that waits for it, if one does.
+    pub fn push(&mut self, end: Offset, bytes: u64, ticket: Option<CommitTicket>) {
+        debug_assert!(self.queue.back().is_none_or(|last| last.end <= end), "appends come in order");
+        self.queue.push_back(Uncommitted { end, bytes, ticket });
+    }
+
+    /// Lets a retried batch wait for the commit of the original that ends before `end`.
+    pub fn wait_until(&mut self, end: Offset, ticket: CommitTicket) {
+        let at = self.queue.partition_point(|uncommitted| uncommitted.end <= end);
+        self.queue.insert(at, Uncommitted { end, bytes: 0, ticket: Some(ticket) });
+    }
+
+    /// Resolves all that `high_watermark` covers; the bytes that became visible.
+    pub fn commit(&mut self, high_watermark: Offset) -> u64 {
+        let mut bytes = 0;
+        while self.queue.front().is_some_and(|first| first.end <= high_watermark) {
+            let Some(first) = self.queue.pop_front() else { break };
+            bytes += first.bytes;
+            if let Some(ticket) = first.ticket {
+                ticket.committed();
+            }
+        }
+        bytes
+    }
+
+    /// Fails all that wait: this log takes no more writes.
+    pub fn fail_all(&mut self) {
+        self.queue.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// A consumer's wait for bytes, over any number of partitions of this core. Wakes once.
+pub struct Watch {
+    state: Rc<WatchState>,
+    registrations: Vec<(Watchers, usize)>,
+}
+
+struct WatchState {
+    missing_bytes: Cell<u64>,
+    fired: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+/// The watches on one partition. Clones share it.
+#[derive(Clone, Default)]
+pub struct Watchers {
+    watches: Rc<RefCell<Slab<Rc<WatchState>>>>,
+}
+
+impl Watch {
+    /// Fires once `missing_bytes` more became visible in the partitions it is put on, or one of them wants
+    /// attention (deleted, failed, truncated).
+    pub fn new(missing_bytes: u64) -> Watch {
+        let state = WatchState {
+            missing_bytes: Cell::new(missing_bytes),
+            fired: Cell::new(false),
+            waker: Cell::new(None),
+        };
+        Watch { state: Rc::new(state), registrations: Vec::new() }
+    }
+
+    pub fn on(&mut self, watchers: &Watchers) {
+        let key = watchers.watches.borrow_mut().insert(Rc::clone(&self.state));
+        self.registrations.push((watchers.clone(), key));
+    }
+}
+
+impl Future for Watch {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.state.fired.get() {
+            return Poll::Ready(());
+        }
+        self.state.waker.set(Some(context.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Leaves no trace on a partition that stays idle for hours while consumers poll it.
+        for (watchers, key) in self.registrations.drain(..) {
+            watchers.watches.borrow_mut().remove(key);
+        }
+    }
+}
+
+impl Watchers {
+    /// `bytes` became visible.
+    pub fn visible(&self, bytes: u64) {
+        for (_, watch) in self.watches.borrow().iter() {
+            let missing = watch.missing_bytes.get().saturating_sub(bytes);
+            watch.missing_bytes.set(missing);
+            if missing == 0 {
+                watch.fire();
+            }
+        }
+    }
+
+    /// Something other than bytes happened that every waiting consumer must see.
+    pub fn attention(&self) {
+        self.watches.borrow().iter().for_each(|(_, watch)| watch.fire());
+    }
+
+    pub fn count(&self) -> usize {
+        self.watches.borrow().len()
+    }
+}
+
+impl WatchState {
+    fn fire(&self) {
+        self.fired.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_gather_ends_when_the_last_partition_commits() {
+        let gather = CommitGather::new();
+        let (mut left, mut right) = (UncommittedAppends::default(), UncommittedAppends::default());
+        left.push(Offset(3), 100, Some(gather.ticket(0)));
+        right.push(Offset(8), 50, Some(gather.ticket(1)));
+        let mut finish = Box::pin(gather.finish());
+        assert_eq!(left.commit(Offset(3)), 100);
+        assert!(poll_once(&mut finish).is_pending());
+        assert_eq!(right.commit(Offset(7)), 0);
+        assert!(poll_once(&mut finish).is_pending());
+        assert_eq!(right.commit(Offset(8)), 50);
+        assert_eq!(poll_once(&mut finish), Poll::Ready(vec![]));
+    }
+
+    #[test]
+    fn a_failed_log_fails_those_who_wait_and_nobody_else() {
+        let gather = CommitGather::new();
+        let (mut left, mut right) = (UncommittedAppends::default(), UncommittedAppends::default());
+        left.push(Offset(1), 1, Some(gather.ticket(7)));
+        right.push(Offset(1), 1, Some(gather.ticket(9)));
+        left.fail_all();
+        right.commit(Offset(1));
+        assert_eq!(poll_once(&mut Box::pin(gather.finish())), Poll::Ready(vec![7]));
+    }
+
+    #[test]
+    fn a_retry_waits_for_the_original() {
+        let gather = CommitGather::new();
+        let mut appends = UncommittedAppends::default();
+        appends.push(Offset(5), 10, None);
+        appends.push(Offset(9), 10, None);
+        appends.wait_until(Offset(5), gather.ticket(0));
+        let mut finish = Box::pin(gather.finish());
+        assert!(poll_once(&mut finish).is_pending());
+        assert_eq!(appends.commit(Offset(5)), 10);
+        assert_eq!(poll_once(&mut finish), Poll::Ready(vec![]));
+        assert!(!appends.is_empty());
+    }
+
+    #[test]
+    fn a_watch_fires_when_enough_bytes_came_and_leaves_nothing_behind() {
+        let (left, right) = (Watchers::default(), Watchers::default());
+        let mut watch = Watch::new(100);
+        watch.on(&left);
+        watch.on(&right);
+        assert!(poll_once(&mut watch).is_pending());
+        left.visible(60);
+        assert!(poll_once(&mut watch).is_pending());
+        right.visible(40);
+        assert!(poll_once(&mut watch).is_ready());
+        drop(watch);
+        assert_eq!((left.count(), right.count()), (0, 0));
+    }
+
+    #[test]
+    fn a_deleted_partition_wakes_its_consumers() {
+        let watchers = Watchers::default();
+        let mut watch = Watch::new(u64::MAX);
+        watch.on(&watchers);
+        watchers.attention();
+        assert!(poll_once(&mut watch).is_ready());
+    }
+}
