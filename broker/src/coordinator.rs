@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use ringlog_io::{Io, Priority};
+use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::limits::{MACHINE_PROPOSAL_BYTES_MAX, MACHINE_REQUESTS_QUEUED_MAX};
 use ringlog_shard::state_machine::{LoggedRecord, Outcome, StateMachine};
@@ -68,6 +69,17 @@ pub enum RunnerError {
     Replay { offset: Offset, reason: String },
     #[error("the machine is stopped")]
     Stopped,
+}
+
+impl RunnerError {
+    /// Kafka's code for it: retriable where trying again may help.
+    pub fn error_code(&self) -> ErrorCode {
+        match self {
+            RunnerError::Busy | RunnerError::Stopped => ErrorCode::CoordinatorLoadInProgress,
+            RunnerError::TooLarge { .. } => ErrorCode::InvalidRequest,
+            RunnerError::Log(_) | RunnerError::Replay { .. } => ErrorCode::KafkaStorageError,
+        }
+    }
 }
 
 /// A running machine: asks go in here. Clones are the same machine.

@@ -1,0 +1,73 @@
+//! Taking a new metadata image on one core: opening what it brings, forgetting what it no longer holds.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ringlog_protocol::ids::TopicPartition;
+use ringlog_shard::placement::core_of;
+use ringlog_shard::storage::LogSettings;
+use ringlog_shard::store::Opening;
+
+use super::Core;
+use crate::controller::{METADATA_PARTITION, MetadataImage, TopicImage};
+
+/// Makes `image` this core's own. Returns when every partition that it gives this core leads, so that whoever waits for
+/// a topic to exist can write to it at once.
+pub async fn apply(core: &Rc<Core>, image: Arc<MetadataImage>) {
+    let previous = core.image();
+    let first = !core.has_image.replace(true);
+    if !first && image.next_offset() <= previous.next_offset() {
+        return;
+    }
+    let openings: Vec<Opening> = image
+        .topics()
+        .filter(|topic| previous.topic_by_id(topic.id).is_none())
+        .flat_map(|topic| own_partitions(core, topic))
+        .collect();
+    for topic in previous.topics().filter(|topic| image.topic_by_id(topic.id).is_none()) {
+        own_keys(core, topic).for_each(|key| core.store.delete(key));
+    }
+    core.store.open(openings).await;
+    // Published after the partitions lead: a request that finds the topic finds its partitions.
+    *core.image.borrow_mut() = image;
+    if first {
+        put_strays_aside(core).await;
+    }
+}
+
+fn own_keys(core: &Core, topic: &TopicImage) -> impl Iterator<Item = TopicPartition> + use<> {
+    let (me, core_count) = (core.id.0, core.core_count);
+    topic.partitions().filter(move |key| core_of(*key, core_count) == me)
+}
+
+fn own_partitions(core: &Core, topic: &TopicImage) -> Vec<Opening> {
+    let settings = LogSettings {
+        segment_bytes: topic.config.segment_bytes,
+        index_interval_bytes: topic.config.index_interval_bytes,
+    };
+    own_keys(core, topic)
+        .filter(|key| !core.store.holds(*key))
+        .map(|key| Opening { key, recovered: core.take_recovered(key), settings })
+        .collect()
+}
+
+/// What was found on disk and belongs to no topic: kept under another name, never deleted.
+async fn put_strays_aside(core: &Rc<Core>) {
+    let strays = core.recovered.take();
+    for (key, recovered) in strays {
+        if key == METADATA_PARTITION {
+            continue;
+        }
+        let (topic_id, partition) = (key.topic, key.partition.0);
+        match core.store.storage().set_aside(recovered).await {
+            Ok(Some(path)) => {
+                let path = path.display();
+                tracing::warn!(%topic_id, partition, %path, "partition without a topic put aside");
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%topic_id, partition, %error, "partition without a topic stays where it is");
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What cores ask of each other and what they answer. Values only; `core::serve` acts on them.
+
+use std::sync::Arc;
+
+use ringlog_io::SocketTransfer;
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_shard::mesh::{CoreId, Mesh, Query, Responder};
+use ringlog_shard::partition::IncomingBatch;
+use ringlog_shard::storage::LogPiece;
+
+use crate::controller::{ControllerReply, ControllerRequest, MetadataImage};
+
+pub type CoreMesh = Mesh<CoreRequest, CoreReply>;
+pub type CoreQuery = Query<CoreRequest, CoreReply>;
+pub type CoreResponder = Responder<CoreRequest, CoreReply>;
+
+/// One message per target core and request, never one per partition.
+pub enum CoreRequest {
+    Produce(Vec<ProducePart>),
+    Available(Vec<PositionPart>),
+    Read(Vec<ReadPart>),
+    /// Tell `CoreRequest::WatchFired` once when anything became visible beyond what `parts` say was seen. Answered
+    /// at once, so that a consumer that waits for minutes holds no credit.
+    Watch {
+        watch: WatchId,
+        parts: Vec<PositionPart>,
+    },
+    WatchFired {
+        watch: WatchId,
+    },
+    CancelWatch {
+        watch: WatchId,
+    },
+    ListOffsets(Vec<ListPart>),
+    LeaderEpochs(Vec<TopicPartition>),
+    /// To the controller's core only.
+    Controller(ControllerRequest),
+    /// Take this image, open what it gives this core, and answer when all of that leads.
+    ApplyImage(Arc<MetadataImage>),
+    /// A connection that the acceptor gives to this core.
+    Adopt(SocketTransfer),
+    /// To the acceptor's core: a connection it gave away is closed.
+    ConnectionClosed {
+        peer: std::net::IpAddr,
+    },
+    /// To the controller's core: answer once the controller runs and every core has its image.
+    ControllerReady,
+    /// Going down, first step: stop reading, let what is in flight finish.
+    Drain,
+    /// Second step: write what is only in the journal to segments.
+    Flush,
+    /// Third step: leave.
+    End,
+}
+
+pub enum CoreReply {
+    Produce(Vec<ProducedPart>),
+    Available(Vec<PartitionState>),
+    Read(Vec<ReadResult>),
+    ListOffsets(Vec<ListResult>),
+    /// `None` where the partition has no leader here.
+    LeaderEpochs(Vec<Option<LeaderEpoch>>),
+    Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
+    Done,
+}
+
+/// Names a wait of a consumer on its home core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchId {
+    pub home: CoreId,
+    pub number: u64,
+}
+
+pub struct ProducePart {
+    pub key: TopicPartition,
+    pub batch: IncomingBatch,
+}
+
+/// In the order of the request's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProducedPart {
+    pub error: ErrorCode,
+    pub base_offset: Offset,
+    pub log_start: Offset,
+}
+
+/// A partition and where its reader stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PositionPart {
+    pub key: TopicPartition,
+    pub from: Offset,
+}
+
+/// What a partition shows; `error` is `None` when it can be read from the position asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionState {
+    pub error: ErrorCode,
+    pub log_start: Offset,
+    pub high_watermark: Offset,
+    pub leader_epoch: LeaderEpoch,
+    pub available_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadPart {
+    pub key: TopicPartition,
+    pub from: Offset,
+    pub bytes_max: u32,
+    pub at_least_one: bool,
+}
+
+pub struct ReadResult {
+    pub state: PartitionState,
+    pub pieces: Vec<LogPiece>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListPart {
+    pub key: TopicPartition,
+    /// Milliseconds, or one of Kafka's special values (-1 latest ... -6).
+    pub timestamp: i64,
+    /// The epoch that the client believes the leader has; -1 if it says none.
+    pub believed_epoch: LeaderEpoch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListResult {
+    pub error: ErrorCode,
+    pub timestamp: i64,
+    pub offset: Offset,
+    pub leader_epoch: LeaderEpoch,
+}
+
+impl ListResult {
+    /// No offset: an error, or (with `ErrorCode::None`) nothing that fits.
+    pub fn nothing(error: ErrorCode) -> ListResult {
+        ListResult { error, timestamp: -1, offset: Offset(-1), leader_epoch: LeaderEpoch(-1) }
+    }
+}

@@ -1,0 +1,406 @@
+//! What a core does when another asks, and the same functions for its own connections. Each is a plain decision over
+//! this core's store; only reads below the memory tail wait for a disk.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ringlog_io::Priority;
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_shard::partition::AppendError;
+use ringlog_shard::storage::{LogRead, ReadError};
+use ringlog_shard::store::ViewError;
+use ringlog_shard::waiters::{CommitGather, Watch};
+
+use super::messages::{
+    CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
+    ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
+};
+use super::{Core, images, start};
+
+/// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+
+/// Acts on a request of another core (or of this one, through the mesh).
+pub fn serve(core: &Rc<Core>, query: CoreQuery) {
+    let CoreQuery { message, responder, from } = query;
+    let core = Rc::clone(core);
+    match message {
+        CoreRequest::Available(parts) => responder.respond(CoreReply::Available(available(&core, &parts))),
+        CoreRequest::LeaderEpochs(keys) => {
+            responder.respond(CoreReply::LeaderEpochs(leader_epochs(&core, &keys)))
+        }
+        CoreRequest::WatchFired { watch } => {
+            core.home_watches.fire(watch);
+            responder.respond(CoreReply::Done);
+        }
+        CoreRequest::CancelWatch { watch } => {
+            drop(core.foreign_watches.end(watch));
+            responder.respond(CoreReply::Done);
+        }
+        CoreRequest::Watch { watch, parts } => {
+            watch_for(&core, watch, &parts);
+            responder.respond(CoreReply::Done);
+        }
+        CoreRequest::Produce(parts) => produce_for(&core, parts, responder),
+        CoreRequest::Read(parts) => {
+            let io = core.io.clone();
+            io.spawn(Priority::Foreground, async move {
+                responder.respond(CoreReply::Read(read(&core, &parts).await));
+            })
+            .detach();
+        }
+        CoreRequest::ListOffsets(parts) => {
+            let io = core.io.clone();
+            io.spawn(Priority::Foreground, async move {
+                responder.respond(CoreReply::ListOffsets(list_offsets(&core, &parts).await));
+            })
+            .detach();
+        }
+        CoreRequest::Controller(request) => {
+            let io = core.io.clone();
+            io.spawn(Priority::Foreground, async move {
+                let controller = core.controller.borrow().clone();
+                let controller = controller.expect("asked on the controller's core after it started");
+                responder.respond(CoreReply::Controller(controller.run(request).await));
+            })
+            .detach();
+        }
+        CoreRequest::ApplyImage(image) => {
+            later(&core, responder, async |core| images::apply(core, image).await)
+        }
+        CoreRequest::ControllerReady => {
+            later(&core, responder, async |core| core.controller_ready.wait().await)
+        }
+        CoreRequest::Adopt(transfer) => {
+            crate::server::acceptor::adopt(&core, transfer);
+            responder.respond(CoreReply::Done);
+        }
+        CoreRequest::ConnectionClosed { peer } => {
+            core.connections.closed_elsewhere(from, peer);
+            responder.respond(CoreReply::Done);
+        }
+        CoreRequest::Drain => later(&core, responder, async |core| start::drain(core).await),
+        CoreRequest::Flush => later(&core, responder, async |core| start::flush(core).await),
+        CoreRequest::End => {
+            responder.respond(CoreReply::Done);
+            core.ended.set();
+        }
+    }
+}
+
+/// Answers `Done` when `work` is.
+fn later(core: &Rc<Core>, responder: CoreResponder, work: impl AsyncFnOnce(&Rc<Core>) + 'static) {
+    let core = Rc::clone(core);
+    let io = core.io.clone();
+    io.spawn(Priority::Foreground, async move {
+        work(&core).await;
+        responder.respond(CoreReply::Done);
+    })
+    .detach();
+}
+
+/// Batches that came from another core while the journal was full. Appended in arrival order, so that a producer's
+/// next request never overtakes.
+#[derive(Default)]
+pub struct ProduceBacklog {
+    waiting: RefCell<VecDeque<(Vec<ProducePart>, CoreResponder)>>,
+}
+
+fn produce_for(core: &Rc<Core>, parts: Vec<ProducePart>, responder: CoreResponder) {
+    let mut waiting = core.produce_backlog.waiting.borrow_mut();
+    if waiting.is_empty() && core.store.has_room() {
+        drop(waiting);
+        // Appended before this returns, so that arrival order is log order; only the commit is waited for.
+        respond_when_committed(core, Appends::append(core, parts, true), responder);
+        return;
+    }
+    let first = waiting.is_empty();
+    waiting.push_back((parts, responder));
+    drop(waiting);
+    if first {
+        let core = Rc::clone(core);
+        core.io.clone().spawn(Priority::Foreground, drain_backlog(core)).detach();
+    }
+}
+
+async fn drain_backlog(core: Rc<Core>) {
+    loop {
+        core.store.room().await;
+        // No await between this and the append: whoever comes meanwhile finds the queue as it is.
+        let Some((parts, responder)) = core.produce_backlog.waiting.borrow_mut().pop_front() else { return };
+        respond_when_committed(&core, Appends::append(&core, parts, true), responder);
+        if core.produce_backlog.waiting.borrow().is_empty() {
+            return;
+        }
+    }
+}
+
+fn respond_when_committed(core: &Rc<Core>, appends: Appends, responder: CoreResponder) {
+    core.io
+        .spawn(Priority::Foreground, async move {
+            responder.respond(CoreReply::Produce(appends.finish().await));
+        })
+        .detach();
+}
+
+/// Batches handed to this core's logs, and the wait for their commit.
+pub struct Appends {
+    results: Vec<ProducedPart>,
+    gather: Option<CommitGather>,
+}
+
+impl Appends {
+    /// Appends `parts` in order once the journal has room. With `wait` the commits are gathered; without (acks=0)
+    /// nobody is told.
+    pub async fn dispatch(core: &Rc<Core>, parts: Vec<ProducePart>, wait: bool) -> Appends {
+        core.store.room().await;
+        Appends::append(core, parts, wait)
+    }
+
+    fn append(core: &Core, parts: Vec<ProducePart>, wait: bool) -> Appends {
+        let gather = wait.then(CommitGather::new);
+        let results = parts
+            .into_iter()
+            .enumerate()
+            .map(|(at, part)| {
+                let ticket = gather.as_ref().map(|gather| gather.ticket(at as u32));
+                match core.store.append(part.key, part.batch, ticket) {
+                    Ok(appended) => ProducedPart {
+                        error: ErrorCode::None,
+                        base_offset: appended.base_offset,
+                        log_start: appended.log_start,
+                    },
+                    Err(error) => failed(append_error_code(&error)),
+                }
+            })
+            .collect();
+        Appends { results, gather }
+    }
+
+    /// Waits until all of them are committed or failed.
+    pub async fn finish(self) -> Vec<ProducedPart> {
+        let Appends { mut results, gather } = self;
+        let Some(gather) = gather else { return results };
+        for tag in gather.finish().await {
+            let result = &mut results[tag as usize];
+            if result.error == ErrorCode::None {
+                *result = failed(ErrorCode::KafkaStorageError);
+            }
+        }
+        results
+    }
+
+    /// Whether some part was refused before it was appended.
+    pub fn any_refused(&self) -> bool {
+        self.results.iter().any(|result| result.error != ErrorCode::None)
+    }
+}
+
+fn failed(error: ErrorCode) -> ProducedPart {
+    ProducedPart { error, base_offset: Offset(-1), log_start: Offset(-1) }
+}
+
+/// Our errors to Kafka's codes: the one map for appends.
+pub fn append_error_code(error: &AppendError) -> ErrorCode {
+    match error {
+        AppendError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
+        AppendError::NotLeader => ErrorCode::NotLeaderOrFollower,
+        AppendError::Poisoned => ErrorCode::KafkaStorageError,
+        // Retriable, and clients back off on it without refreshing metadata.
+        AppendError::Backlogged { .. } => ErrorCode::RequestTimedOut,
+        AppendError::TooLarge { .. } => ErrorCode::RecordListTooLarge,
+        AppendError::Producer(verdict) => verdict.error_code(),
+        AppendError::OffsetsExhausted { .. } => ErrorCode::InvalidRecord,
+    }
+}
+
+fn view_error_code(error: &ViewError) -> ErrorCode {
+    match error {
+        ViewError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
+        ViewError::NotLeader => ErrorCode::NotLeaderOrFollower,
+        ViewError::Offline { .. } => ErrorCode::KafkaStorageError,
+    }
+}
+
+/// What each partition could return from its position.
+pub fn available(core: &Core, parts: &[PositionPart]) -> Vec<PartitionState> {
+    parts.iter().map(|part| state_of(core, part)).collect()
+}
+
+fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
+    let view = match core.store.view(part.key) {
+        Ok(view) => view,
+        Err(error) => {
+            return PartitionState {
+                error: view_error_code(&error),
+                log_start: Offset(-1),
+                high_watermark: Offset(-1),
+                leader_epoch: LeaderEpoch(-1),
+                available_bytes: 0,
+            };
+        }
+    };
+    let in_range = part.from >= view.log_start && part.from <= view.high_watermark;
+    PartitionState {
+        error: if in_range { ErrorCode::None } else { ErrorCode::OffsetOutOfRange },
+        log_start: view.log_start,
+        high_watermark: view.high_watermark,
+        leader_epoch: view.leader_epoch,
+        available_bytes: if in_range {
+            core.store.available_bytes(part.key, part.from).unwrap_or(0)
+        } else {
+            0
+        },
+    }
+}
+
+/// The epochs in which this core leads the partitions.
+pub fn leader_epochs(core: &Core, keys: &[TopicPartition]) -> Vec<Option<LeaderEpoch>> {
+    keys.iter().map(|key| core.store.view(*key).ok().map(|view| view.leader_epoch)).collect()
+}
+
+/// Reads each partition within its grant.
+pub async fn read(core: &Rc<Core>, parts: &[ReadPart]) -> Vec<ReadResult> {
+    let mut results = Vec::with_capacity(parts.len());
+    for part in parts {
+        let mut state = state_of(core, &PositionPart { key: part.key, from: part.from });
+        let mut pieces = Vec::new();
+        if state.error == ErrorCode::None
+            && state.available_bytes > 0
+            && (part.bytes_max > 0 || part.at_least_one)
+        {
+            match read_one(core, part).await {
+                Ok(log_read) => pieces = log_read.pieces,
+                Err(error) => {
+                    state.error = read_error_code(&error);
+                    if state.error == ErrorCode::KafkaStorageError {
+                        let (topic_id, partition) = (part.key.topic, part.key.partition.0);
+                        tracing::error!(%topic_id, partition, offset = part.from.0, %error, "read failed");
+                    }
+                }
+            }
+        }
+        results.push(ReadResult { state, pieces });
+    }
+    results
+}
+
+async fn read_one(core: &Rc<Core>, part: &ReadPart) -> Result<LogRead, ReadError> {
+    core.store.plan_read(part.key, part.from, part.bytes_max, part.at_least_one)?.run(&core.io).await
+}
+
+fn read_error_code(error: &ReadError) -> ErrorCode {
+    match error {
+        ReadError::UnknownLog => ErrorCode::UnknownTopicOrPartition,
+        ReadError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
+        _ => ErrorCode::KafkaStorageError,
+    }
+}
+
+fn watch_for(core: &Rc<Core>, id: WatchId, parts: &[PositionPart]) {
+    let mut watch = Watch::new(1);
+    let mut ready = false;
+    for part in parts {
+        match core.store.watchers(part.key) {
+            Ok(watchers) => watch.on(&watchers),
+            Err(_) => ready = true,
+        }
+        // What came between the look that found nothing and this registration counts as fired.
+        let state = state_of(core, part);
+        ready |= state.error != ErrorCode::None || state.available_bytes > 0;
+    }
+    let home = Rc::clone(core);
+    let task = core.io.spawn(Priority::Foreground, async move {
+        if !ready {
+            watch.await;
+        }
+        let answer = home.mesh.call(id.home, CoreRequest::WatchFired { watch: id });
+        answer.await;
+        if let Some(this_task) = home.foreign_watches.end(id) {
+            this_task.detach();
+        }
+    });
+    core.foreign_watches.keep(id, task);
+}
+
+/// A client's belief about the leader's epoch against the truth (KIP-320).
+pub fn epoch_error(believed: LeaderEpoch, current: LeaderEpoch) -> Option<ErrorCode> {
+    if believed.0 < 0 || current.0 < 0 || believed == current {
+        return None;
+    }
+    Some(if believed < current { ErrorCode::FencedLeaderEpoch } else { ErrorCode::UnknownLeaderEpoch })
+}
+
+/// Resolves timestamps to offsets.
+pub async fn list_offsets(core: &Rc<Core>, parts: &[ListPart]) -> Vec<ListResult> {
+    let mut results = Vec::with_capacity(parts.len());
+    for part in parts {
+        results.push(list_one(core, part).await);
+    }
+    results
+}
+
+async fn list_one(core: &Rc<Core>, part: &ListPart) -> ListResult {
+    let view = match core.store.view(part.key) {
+        Ok(view) => view,
+        Err(error) => return ListResult::nothing(view_error_code(&error)),
+    };
+    let epoch = view.leader_epoch;
+    if let Some(error) = epoch_error(part.believed_epoch, epoch) {
+        return ListResult::nothing(error);
+    }
+    let found = |timestamp: i64, offset: Offset, leader_epoch: LeaderEpoch| ListResult {
+        error: ErrorCode::None,
+        timestamp,
+        offset,
+        leader_epoch,
+    };
+    let epoch_at = |offset: Offset| {
+        core.store.with_log(part.key, |log| log.epoch_at(offset)).ok().flatten().unwrap_or(LeaderEpoch(-1))
+    };
+    match part.timestamp {
+        LATEST => found(-1, view.high_watermark, epoch),
+        // Nothing is tiered, so the local log is the whole log and all of it is "not uploaded yet".
+        EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => {
+            found(-1, view.log_start, epoch_at(view.log_start))
+        }
+        LATEST_TIERED => ListResult::nothing(ErrorCode::None),
+        MAX_TIMESTAMP => search(core, part, Search::Newest).await,
+        timestamp if timestamp >= 0 => search(core, part, Search::From(timestamp)).await,
+        _ => ListResult::nothing(ErrorCode::InvalidRequest),
+    }
+}
+
+enum Search {
+    Newest,
+    /// The first record at or after this many milliseconds since the Unix epoch.
+    From(i64),
+}
+
+async fn search(core: &Rc<Core>, part: &ListPart, search: Search) -> ListResult {
+    let planned = match search {
+        Search::Newest => core.store.plan_newest(part.key),
+        Search::From(timestamp) => core.store.plan_time_lookup(part.key, timestamp),
+    };
+    let looked_up = match planned {
+        Ok(plan) => plan.run(&core.io).await,
+        Err(error) => Err(error),
+    };
+    match looked_up {
+        Ok(Some(hit)) => ListResult {
+            error: ErrorCode::None,
+            timestamp: hit.timestamp,
+            offset: hit.offset,
+            leader_epoch: hit.leader_epoch,
+        },
+        Ok(None) => ListResult::nothing(ErrorCode::None),
+        Err(error) => ListResult::nothing(read_error_code(&error)),
+    }
+}

@@ -1,0 +1,214 @@
+//! Fetch (API 1): committed batches from their owner cores, waiting for more when there is too little.
+//!
+//! A fetch lives on its connection's core. Owners say what is available; when the sum is enough, or time is up, the
+//! bytes are shared out in request order and collected.
+
+mod plan;
+mod wait;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringlog_io::File;
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use ringlog_protocol::messages::fetch::{
+    FetchRequest, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch, PartitionData,
+};
+use ringlog_protocol::wire::{FileRange, Piece, Records};
+use ringlog_shard::limits::FETCH_WAIT_MS_MAX;
+use ringlog_shard::storage::LogPiece;
+
+use super::reply::{reply, reply_with_files};
+use super::topics::{self, TopicLookup};
+use super::{Request, RequestError, RequestInfo};
+use crate::core::Core;
+use crate::core::messages::{PartitionState, PositionPart, ReadPart, ReadResult};
+use crate::core::serve::epoch_error;
+use crate::observe::stage::Stage;
+use crate::server::replies::Answer;
+use plan::{Grant, Wanted};
+
+/// A partition of the request, in request order.
+struct Asked {
+    topic: usize,
+    index: i32,
+    position: Result<PositionPart, ErrorCode>,
+    believed_epoch: LeaderEpoch,
+    bytes_max: u32,
+}
+
+pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, RequestError> {
+    let mut reader = request.body();
+    let fetch =
+        FetchRequest::decode(&mut reader, request.info.version).map_err(|error| request.refuse(error))?;
+    let mut info = request.info.clone();
+    info.clock.mark(Stage::Parse, core.io.monotonic_now().as_nanos());
+    if fetch.session_id != 0 {
+        // No session was ever given out: the client starts over with a full fetch (KIP-227).
+        return Ok(top_level_error(info, ErrorCode::FetchSessionIdNotFound));
+    }
+    let (topics, asked) = resolve(core, &fetch, info.version);
+    let deadline = core.io.monotonic_now() + Duration::from_millis(wait_ms(fetch.max_wait_ms));
+    let bytes_min = u64::try_from(fetch.min_bytes).unwrap_or(0);
+    let positions: Vec<PositionPart> = asked.iter().filter_map(|asked| asked.position.ok()).collect();
+    let refused = positions.len() < asked.len();
+    let states = wait::until_enough(core, &positions, bytes_min, refused, deadline).await;
+    info.clock.mark(Stage::Wait, core.io.monotonic_now().as_nanos());
+    let bytes_max = u32::try_from(fetch.max_bytes).unwrap_or(0).min(core.config.limits.fetch_bytes_max);
+    let reads = share(&asked, &states, bytes_max);
+    let results = wait::collect(core, reads).await;
+    info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
+    Ok(answer(core, info, &topics, &asked, results))
+}
+
+fn wait_ms(max_wait_ms: i32) -> u64 {
+    u64::try_from(max_wait_ms).unwrap_or(0).min(FETCH_WAIT_MS_MAX)
+}
+
+fn top_level_error(info: RequestInfo, error: ErrorCode) -> Answer {
+    let response = FetchResponse { error_code: error.code(), ..FetchResponse::default() };
+    reply(info, error, 64, |writer, version| response.encode(writer, version))
+}
+
+fn resolve(core: &Core, fetch: &FetchRequest<'_>, version: i16) -> (Vec<TopicLookup>, Vec<Asked>) {
+    let image = core.image();
+    let mut topics = Vec::with_capacity(fetch.topics.len());
+    let mut asked = Vec::new();
+    for wanted in &fetch.topics {
+        let topic = if version >= 13 {
+            topics::by_id(&image, wanted.topic_id)
+        } else {
+            topics::by_name(&image, wanted.topic)
+        };
+        for partition in &wanted.partitions {
+            let position = topics::partition(&topic, partition.partition).map(|image| PositionPart {
+                key: TopicPartition { topic: image.id, partition: PartitionIndex(partition.partition) },
+                from: Offset(partition.fetch_offset),
+            });
+            asked.push(Asked {
+                topic: topics.len(),
+                index: partition.partition,
+                position,
+                believed_epoch: LeaderEpoch(partition.current_leader_epoch),
+                bytes_max: u32::try_from(partition.partition_max_bytes).unwrap_or(0),
+            });
+        }
+        topics.push(topic);
+    }
+    (topics, asked)
+}
+
+/// What each partition with a position may return, in request order.
+fn share(asked: &[Asked], states: &[PartitionState], bytes_max: u32) -> Vec<ReadPart> {
+    let known = || asked.iter().filter_map(|asked| Some((asked, asked.position.ok()?)));
+    let wanted: Vec<Wanted> = known()
+        .zip(states)
+        .map(|((asked, _), state)| Wanted {
+            partition_bytes_max: asked.bytes_max,
+            available_bytes: if epoch_error(asked.believed_epoch, state.leader_epoch).is_some() {
+                0
+            } else {
+                state.available_bytes
+            },
+        })
+        .collect();
+    known()
+        .zip(plan::share(bytes_max, &wanted))
+        .map(|((_, position), Grant { bytes_max, at_least_one })| ReadPart {
+            key: position.key,
+            from: position.from,
+            bytes_max,
+            at_least_one,
+        })
+        .collect()
+}
+
+fn answer(
+    core: &Core,
+    info: RequestInfo,
+    topics: &[TopicLookup],
+    asked: &[Asked],
+    results: Vec<ReadResult>,
+) -> Answer {
+    let mut files = Vec::new();
+    let mut first_error = ErrorCode::None;
+    let mut results = results.into_iter();
+    let names: Vec<_> = topics.iter().map(TopicLookup::name).collect();
+    let mut responses: Vec<FetchableTopicResponse<'_>> = topics
+        .iter()
+        .zip(&names)
+        .map(|(topic, name)| FetchableTopicResponse {
+            topic: name,
+            topic_id: topic.id(),
+            partitions: Vec::new(),
+        })
+        .collect();
+    for partition in asked {
+        let data = match partition.position {
+            Err(error) => failed_partition(partition.index, error),
+            Ok(_) => {
+                let result = results.next().expect("one result for each partition with a position");
+                partition_data(core, partition, result, &mut files)
+            }
+        };
+        if first_error == ErrorCode::None {
+            first_error = ErrorCode::from_i16(data.error_code).unwrap_or(ErrorCode::None);
+        }
+        responses[partition.topic].partitions.push(data);
+    }
+    let response = FetchResponse { responses, ..FetchResponse::default() };
+    let capacity_bytes = 64 + 96 * asked.len();
+    reply_with_files(info, first_error, capacity_bytes, &files, |writer, version| {
+        response.encode(writer, version)
+    })
+}
+
+fn failed_partition<'a>(index: i32, error: ErrorCode) -> PartitionData<'a> {
+    PartitionData {
+        partition_index: index,
+        error_code: error.code(),
+        high_watermark: -1,
+        aborted_transactions: Some(Vec::new()),
+        // Kafka never sends null here, and the Java client would fail on it.
+        records: Records::Borrowed(&[]),
+        ..PartitionData::default()
+    }
+}
+
+fn partition_data<'a>(
+    core: &Core,
+    asked: &Asked,
+    result: ReadResult,
+    files: &mut Vec<File>,
+) -> PartitionData<'a> {
+    let ReadResult { state, pieces } = result;
+    if let Some(error) = epoch_error(asked.believed_epoch, state.leader_epoch) {
+        let leader =
+            LeaderIdAndEpoch { leader_id: core.config.node_id.0, leader_epoch: state.leader_epoch.0 };
+        return PartitionData { current_leader: leader, ..failed_partition(asked.index, error) };
+    }
+    if !matches!(state.error, ErrorCode::None | ErrorCode::OffsetOutOfRange) {
+        return failed_partition(asked.index, state.error);
+    }
+    PartitionData {
+        partition_index: asked.index,
+        error_code: state.error.code(),
+        high_watermark: state.high_watermark.0,
+        last_stable_offset: state.high_watermark.0,
+        log_start_offset: state.log_start.0,
+        aborted_transactions: Some(Vec::new()),
+        records: Records::Pieces(pieces.into_iter().map(|piece| wire_piece(piece, files)).collect()),
+        ..PartitionData::default()
+    }
+}
+
+fn wire_piece(piece: LogPiece, files: &mut Vec<File>) -> Piece {
+    match piece {
+        LogPiece::Memory(bytes) => Piece::Bytes(bytes),
+        LogPiece::File { file, position, length } => {
+            files.push(file);
+            Piece::File(FileRange { source: (files.len() - 1) as u32, position, length })
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One connection: a task that reads requests in order and one that writes replies in order.
+//!
+//! Produce requests overlap: each is appended in arrival order, and its reply waits for its commit while the next is
+//! read. Everything else waits until all earlier replies left, as on a Kafka broker, so that a request sees the effects
+//! of those before it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use ringlog_io::{Monotonic, Priority, Socket};
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_shard::egress::Outgoing;
+use ringlog_shard::limits::{PIPELINED_REQUESTS_MAX, REPLIES_PER_SEND_MAX};
+
+use super::acceptor::ACCEPTOR_CORE;
+use super::frame_reader::{FrameReader, NextReceive};
+use super::replies::{Answer, Replies};
+use crate::core::Core;
+use crate::core::messages::CoreRequest;
+use crate::handlers;
+use crate::handlers::RequestInfo;
+use crate::observe::flight::FlightKind;
+use crate::observe::{FinishedRequest, Stage, StageClock};
+
+/// What is known of a connection while it is open. Lives on its home core.
+pub struct Connection {
+    pub peer: SocketAddr,
+    /// The address that the client reached: what `advertised.listeners=auto` answers with.
+    pub local: SocketAddr,
+    socket: Socket,
+    /// Name and version that the client gave in ApiVersions (KIP-511), checked for printable characters.
+    pub software: RefCell<Option<(String, String)>>,
+    last_active: Cell<Monotonic>,
+    frame_started: Cell<Option<Monotonic>>,
+    /// A request is being served or a reply is not yet sent.
+    busy: Cell<bool>,
+    /// Allocated for a frame that is not complete.
+    held_bytes: Cell<u64>,
+    stopped: Cell<bool>,
+}
+
+impl Connection {
+    pub fn last_active(&self) -> Monotonic {
+        self.last_active.get()
+    }
+
+    /// Since when a request has been arriving.
+    pub fn frame_started(&self) -> Option<Monotonic> {
+        self.frame_started.get()
+    }
+
+    /// Bytes allocated for a request that is still arriving.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.get()
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    /// Ends the connection in both directions; its tasks notice.
+    pub fn abort(&self) {
+        self.socket.shutdown();
+    }
+
+    /// Takes no further request; replies in flight still leave.
+    pub fn stop_reading(&self) {
+        self.stopped.set(true);
+        self.socket.shutdown_read();
+    }
+}
+
+/// Serves `socket` until it closes.
+pub async fn serve(core: Rc<Core>, socket: Socket) {
+    let (Ok(peer), Ok(local)) = (socket.peer_address(), socket.local_address()) else {
+        // Gone before we looked.
+        return;
+    };
+    let connection = Rc::new(Connection {
+        peer,
+        local,
+        socket,
+        software: RefCell::new(None),
+        last_active: Cell::new(core.io.monotonic_now()),
+        frame_started: Cell::new(None),
+        busy: Cell::new(false),
+        held_bytes: Cell::new(0),
+        stopped: Cell::new(false),
+    });
+    let number = core.connections.insert(&connection);
+    core.watch_over_connections();
+    note(&core, FlightKind::ConnectionOpened);
+    let replies = Replies::new(PIPELINED_REQUESTS_MAX);
+    let writer = core.io.spawn(
+        Priority::Foreground,
+        write_replies(Rc::clone(&core), Rc::clone(&connection), replies.clone()),
+    );
+    if let Err(closing) = read_requests(&core, &connection, &replies).await {
+        if matches!(closing, Closing::Frame(_) | Closing::Request(_)) {
+            note(&core, FlightKind::ConnectionViolated);
+        }
+        log_closing(&connection, &closing);
+    }
+    replies.end();
+    writer.await;
+    connection.abort();
+    core.connections.remove(number);
+    note(&core, FlightKind::ConnectionClosed);
+    let closed = CoreRequest::ConnectionClosed { peer: peer.ip() };
+    core.mesh.call(ACCEPTOR_CORE, closed).await;
+}
+
+fn note(core: &Core, kind: FlightKind) {
+    let open = core.connections.count() as i64;
+    core.observer.event(core.io.monotonic_now().as_nanos(), kind, [open, 0]);
+    core.observer.count(|metrics| match kind {
+        FlightKind::ConnectionOpened => metrics.connections_accepted += 1,
+        FlightKind::ConnectionClosed => metrics.connections_closed += 1,
+        _ => metrics.connections_violated += 1,
+    });
+}
+
+/// Why a connection ended otherwise than by the peer closing it between requests.
+#[derive(Debug, thiserror::Error)]
+enum Closing {
+    #[error("receive: {0}")]
+    Receive(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] ringlog_protocol::frame::FrameError),
+    #[error("{0}")]
+    Request(#[from] handlers::RequestError),
+    #[error("closed by the peer inside a request")]
+    InsideFrame,
+}
+
+async fn read_requests(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    replies: &Replies,
+) -> Result<(), Closing> {
+    let mut reader = FrameReader::new(core.config.limits.request_bytes_max);
+    loop {
+        while let Some(frame) = reader.next_frame()? {
+            connection.frame_started.set(None);
+            connection.busy.set(true);
+            let clock = StageClock::start(core.io.monotonic_now().as_nanos());
+            if !dispatch(core, connection, replies, frame, clock).await? {
+                return Ok(());
+            }
+        }
+        if connection.stopped.get() || !receive(core, connection, &mut reader).await? {
+            return if reader.is_between_frames() || connection.stopped.get() {
+                Ok(())
+            } else {
+                Err(Closing::InsideFrame)
+            };
+        }
+        connection.last_active.set(core.io.monotonic_now());
+        connection.held_bytes.set(reader.held_bytes() as u64);
+        if !reader.is_between_frames() && connection.frame_started.get().is_none() {
+            connection.frame_started.set(Some(connection.last_active.get()));
+        }
+    }
+}
+
+/// Receives once; false at the end of the stream.
+async fn receive(core: &Rc<Core>, connection: &Connection, reader: &mut FrameReader) -> io::Result<bool> {
+    match reader.next_receive() {
+        NextReceive::Some => {
+            let arrived = core.io.recv_some(&connection.socket).await?;
+            core.observer.received(arrived.len() as u64);
+            let more = !arrived.is_empty();
+            reader.push(arrived);
+            Ok(more)
+        }
+        NextReceive::Into { bytes } => {
+            let (buffer, bytes_max) = reader.take_buffer(bytes);
+            let (received, buffer) = core.io.recv_into(&connection.socket, buffer, bytes_max).await;
+            reader.return_buffer(buffer);
+            let received = received?;
+            core.observer.received(received as u64);
+            Ok(received > 0)
+        }
+    }
+}
+
+/// Starts one request. False when its reply can no longer be sent.
+async fn dispatch(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    replies: &Replies,
+    frame: BytesMut,
+    clock: StageClock,
+) -> Result<bool, Closing> {
+    let request = handlers::Request::open(frame, clock)?;
+    if !request.may_overlap() && !replies.drained().await {
+        return Ok(false);
+    }
+    let pending = handlers::handle(core, connection, request).await?;
+    Ok(replies.push(pending).await)
+}
+
+async fn write_replies(core: Rc<Core>, connection: Rc<Connection>, replies: Replies) {
+    loop {
+        let answers = replies.next_ready(REPLIES_PER_SEND_MAX).await;
+        if answers.is_empty() {
+            return;
+        }
+        let mut pieces = Vec::new();
+        let mut finished = Vec::new();
+        let mut close = false;
+        for answer in answers {
+            match answer {
+                Answer::Reply(reply) if !close => {
+                    let sent_bytes = reply.pieces.iter().map(Outgoing::len).sum();
+                    finished.push((reply.info, reply.error, sent_bytes));
+                    pieces.extend(reply.pieces);
+                }
+                Answer::Reply(_) | Answer::Silence => {}
+                Answer::Close => close = true,
+            }
+        }
+        let sent = if pieces.is_empty() {
+            Ok(())
+        } else {
+            core.egress.send(&core.io, &connection.socket, pieces).await
+        };
+        let now = core.io.monotonic_now();
+        for (info, error, sent_bytes) in finished {
+            record_finished(&core, &connection, info, error, sent_bytes, now);
+        }
+        connection.last_active.set(now);
+        connection.busy.set(false);
+        replies.sent();
+        if close || sent.is_err() {
+            if let Err(error) = sent {
+                tracing::debug!(peer = %connection.peer, %error, "send failed");
+            }
+            replies.break_off();
+            connection.abort();
+            return;
+        }
+    }
+}
+
+fn record_finished(
+    core: &Core,
+    connection: &Connection,
+    mut info: RequestInfo,
+    error: ErrorCode,
+    sent_bytes: u64,
+    now: Monotonic,
+) {
+    info.clock.mark(Stage::Send, now.as_nanos());
+    core.observer.finish(&FinishedRequest {
+        api: info.api,
+        version: info.version,
+        correlation_id: info.correlation_id,
+        client_id: info.client_id,
+        peer: connection.peer,
+        clock: info.clock,
+        received_bytes: info.received_bytes,
+        sent_bytes,
+        error,
+    });
+}
+
+fn log_closing(connection: &Connection, closing: &Closing) {
+    match closing {
+        // A peer that went away is daily business; one that speaks nonsense is worth a line.
+        Closing::Receive(error) => tracing::debug!(peer = %connection.peer, %error, "connection lost"),
+        Closing::InsideFrame => {
+            tracing::debug!(peer = %connection.peer, "connection closed inside a request")
+        }
+        Closing::Frame(_) | Closing::Request(_) => {
+            tracing::warn!(peer = %connection.peer, reason = %closing, "connection closed: not a request that can be served");
+        }
+    }
+}
