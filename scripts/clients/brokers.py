@@ -1,6 +1,7 @@
 """The brokers that the scripts drive: ours from a binary, Apache Kafka through kafka-peer.sh, or one that runs already."""
 import base64
 import glob
+import json
 import os
 import select
 import signal
@@ -89,9 +90,7 @@ class Ringlog(External):
             line = self._ready_line(reader)
         finally:
             os.close(reader)
-        self.address = _address_in(line) or self.address
-        if not self.address:
-            raise RuntimeError(f"no Kafka address in the ready line {line!r}")
+        self.address = json.loads(line)["listeners"][0]["bound"]
 
     def _ready_line(self, reader):
         line, deadline = b"", time.monotonic() + START_SECONDS
@@ -129,10 +128,10 @@ class Ringlog(External):
         self.kill()
 
     def cat_produce(self, topic):
-        return [self.binary, "cat", "--bootstrap", self.address, "--topic", topic, "--produce"]
+        return [self.binary, "cat", "-b", self.address, "-t", topic, "-P", "-q"]
 
     def cat_consume(self, topic):
-        return [self.binary, "cat", "--bootstrap", self.address, "--topic", topic, "--consume", "--from", "beginning", "--exit"]
+        return [self.binary, "cat", "-b", self.address, "-t", topic, "-C", "-e", "-q"]
 
     def topic_ids(self, topics):
         """Asks Metadata v12 for the ids, which name the folders."""
@@ -144,23 +143,6 @@ class Ringlog(External):
         """data/<topic id>/<partition>/<20 digits>.log below the data folder."""
         pattern = os.path.join(self.data, "data", self.ids[topic], str(partition), "[0-9]" * 20 + ".log")
         return sorted(path for path in glob.glob(pattern) if os.path.getsize(path))
-
-
-def _address_in(line):
-    """The Kafka address in a ready line: JSON with a listener, or words."""
-    import json
-    try:
-        ready = json.loads(line)
-    except ValueError:
-        words = [word for word in line.split() if ":" in word and word.rsplit(":", 1)[1].isdigit()]
-        return words[0] if words else None
-    for name in ("kafka", "listen", "listener", "address", "bootstrap"):
-        value = ready.get(name)
-        if isinstance(value, list) and value:
-            value = value[0]
-        if isinstance(value, str):
-            return value
-    return None
 
 
 def _topic_id(peer, topic):

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Checks the figures of docs/evidence/NAME/*.json, and that promises in the documents name tests that exist.
+
+A figure is one JSON object:
+  figure, command, machine   text: what was measured, by which command, on what machine
+  commit, date               the commit that was measured (an ancestor of HEAD), YYYY-MM-DD
+  value                      a number, or `values`: an object of numbers and lists
+  bound                      null, or {"op": "<=", "limit": 1.3} with "value": NAME where `values` holds several;
+                             a list of such objects where a figure has several bounds
+  miss_explained             by how much and why, when a bound does not hold
+A promise in README.md, ARCHITECTURE.md or docs/ is a line with `Promise:`; it names its test as (test: PATH::FUNCTION),
+or (test: PATH) for a script. Every such name, on any line, must exist.
+"""
+import argparse
+import datetime
+import json
+import operator
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+TEST_NAME = re.compile(r"\(test: `?([^`)]+)`?\)")
+
+
+def is_ancestor(commit):
+    command = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def bound_problems(figure, lines):
+    """Problems of the bounds; what holds or is explained goes to `lines`."""
+    bounds = figure["bound"]
+    if bounds is None:
+        lines.append("no bound")
+        return []
+    problems = []
+    for bound in bounds if isinstance(bounds, list) else [bounds]:
+        name = bound.get("value")
+        value = figure["values"].get(name) if name is not None else figure.get("value")
+        if bound.get("op") not in OPERATORS or not isinstance(bound.get("limit"), (int, float)):
+            problems.append(f"bound {bound} needs op {sorted(OPERATORS)} and a limit")
+        elif not isinstance(value, (int, float)):
+            problems.append(f"bound {bound} has no number to compare: {value!r}")
+        elif OPERATORS[bound["op"]](value, bound["limit"]):
+            lines.append(f"{name or 'value'} {value} {bound['op']} {bound['limit']}")
+        elif str(figure.get("miss_explained") or "").strip():
+            lines.append(f"MISSED, explained: {name or 'value'} {value}, bound {bound['op']} {bound['limit']}")
+        else:
+            problems.append(f"{name or 'value'} {value} is not {bound['op']} {bound['limit']}, and miss_explained is empty")
+    return problems
+
+
+def figure_problems(path, lines):
+    try:
+        figure = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return [f"not JSON: {error}"]
+    if not isinstance(figure, dict):
+        return ["not an object"]
+    problems = [f"{name} is missing or empty" for name in ("figure", "command", "commit", "machine", "date")
+                if not str(figure.get(name) or "").strip()]
+    if "value" not in figure and not isinstance(figure.get("values"), dict):
+        problems.append("value or values is missing")
+    if "bound" not in figure:
+        problems.append("bound is missing (null says that there is none)")
+    if problems:
+        return problems
+    if not re.fullmatch(r"[0-9a-f]{7,40}", figure["commit"]) or not is_ancestor(figure["commit"]):
+        problems.append(f"commit {figure['commit']} is no ancestor of HEAD")
+    try:
+        datetime.date.fromisoformat(figure["date"])
+    except ValueError:
+        problems.append(f"date {figure['date']!r} is not YYYY-MM-DD")
+    return problems + bound_problems(figure, lines)
+
+
+def test_exists(name):
+    path, _, function = name.partition("::")
+    file = ROOT / path.strip()
+    if not file.is_file():
+        return False
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return not function or re.search(rf"\b(fn|def)\s+{re.escape(function.split('::')[-1].strip())}\b", text) is not None
+
+
+def promise_problems():
+    documents = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    problems, count = [], 0
+    for document in documents:
+        if not document.exists():
+            problems.append(f"{document.name} is missing")
+            continue
+        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+            where = f"{document.relative_to(ROOT)}:{number}"
+            names = TEST_NAME.findall(line)
+            if "Promise:" in line:
+                count += 1
+                if not names:
+                    problems.append(f"{where}: a promise without (test: ...)")
+            problems += [f"{where}: there is no test {name}" for name in names if not test_exists(name)]
+    return problems, count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="folder below docs/evidence/")
+    args = parser.parse_args()
+    folder = ROOT / "docs" / "evidence" / args.name
+    files = sorted(folder.glob("*.json"))
+    passed = failed = 0
+    if not files:
+        print(f"FAILED docs/evidence/{args.name}: no figure")
+        failed += 1
+    for path in files:
+        lines = []
+        problems = figure_problems(path, lines)
+        for problem in problems:
+            print(f"FAILED {path.relative_to(ROOT)}: {problem}")
+        if not problems:
+            print(f"ok     {path.relative_to(ROOT)}: {'; '.join(lines)}")
+        passed, failed = passed + (not problems), failed + bool(problems)
+    problems, count = promise_problems()
+    for problem in problems:
+        print(f"FAILED {problem}")
+    if not problems:
+        print(f"ok     {count} promises name tests that exist")
+    passed, failed = passed + (not problems), failed + bool(problems)
+    print(f"{passed} passed, {failed} failed")
+    return 0 if failed == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Every test of the project, in three tiers. Installs what it needs by package name; prints what each stage took.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/test.sh [--quick | --full] [--no-install]
+
+  --quick   gates, Rust tests, a smoke run of real clients               (under 8 minutes on two cores)
+  (none)    quick, a pairwise matrix of real clients, bad input          (at most 25 minutes, tools already installed)
+  --full    the full matrix on both drivers, bad input on both, the Kafka peer as control; writes docs/evidence/skeleton/
+TEXT
+}
+
+STAGES=() FAILED=""
+
+# stage NAME COMMAND...: runs it, notes the time; the first failure ends the run after the table is printed.
+stage() {
+  local name="$1" begin=$SECONDS; shift
+  echo "== $name"
+  if "$@"; then
+    STAGES+=("$(printf '%6d s  ok      %s' "$((SECONDS - begin))" "$name")")
+  else
+    STAGES+=("$(printf '%6d s  FAILED  %s' "$((SECONDS - begin))" "$name")")
+    FAILED="$name"
+    finish
+    exit 1
+  fi
+}
+
+finish() {
+  local count=${#STAGES[@]} failures=0
+  [ -z "$FAILED" ] || failures=1
+  echo
+  printf '%s\n' "${STAGES[@]}"
+  echo "$((SECONDS)) s in all"
+  echo "stages: $((count - failures)) passed, $failures failed"
+}
+
+TARGET="${CARGO_TARGET_DIR:-target}"
+matrix() { python3 scripts/clients/matrix.py "$@"; }
+bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
+
+quick() {
+  stage "gates" scripts/check.sh
+  stage "rust tests" cargo test --locked --quiet --workspace
+  # The binary that the command-line tests were built with: no second compilation.
+  stage "clients, smoke" matrix --ringlog "$TARGET/debug/ringlog" --level smoke --io-driver epoll --io-driver io_uring
+}
+
+build_ci() { stage "build, profile ci" cargo build --locked --quiet --profile ci --bin ringlog; }
+
+plain() {
+  quick
+  build_ci
+  stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
+  stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
+}
+
+full() {
+  quick
+  build_ci
+  local evidence=docs/evidence/skeleton
+  mkdir -p "$evidence"
+  stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
+  stage "client table" python3 scripts/readme-table.py
+  stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring
+  stage "bad input, epoll" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver epoll
+  stage "clients against Kafka" matrix --kafka --level pairwise
+  stage "bad input against Kafka" bad_inputs --kafka
+}
+
+main() {
+  local tier=plain install=yes
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --quick) tier=quick ;;
+      --full) tier=full ;;
+      --no-install) install=no ;;
+      -h | --help) usage; return 0 ;;
+      *) usage >&2; return 2 ;;
+    esac
+    shift
+  done
+  exec </dev/null
+  [ "$install" = no ] || stage "tools" scripts/install-tools.sh
+  "$tier"
+  finish
+}
+
+main "$@"
