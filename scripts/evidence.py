@@ -8,8 +8,8 @@ A figure is one JSON object:
   bound                      null, or {"op": "<=", "limit": 1.3} with "value": NAME where `values` holds several;
                              a list of such objects where a figure has several bounds
   miss_explained             by how much and why, when a bound does not hold
-A promise in README.md, ARCHITECTURE.md or docs/ is a line with `Promise:`; it names its test as (test: PATH::FUNCTION),
-or (test: PATH) for a script. Every such name, on any line, must exist.
+A promise in README.md, ARCHITECTURE.md or docs/ is a list item or paragraph with `Promise:`; it names its test as
+(test: PATH::FUNCTION), or (test: PATH) for a script. Every such name, anywhere in them, must exist.
 """
 import argparse
 import datetime
@@ -86,6 +86,17 @@ def test_exists(name):
     return not function or re.search(rf"\b(fn|def)\s+{re.escape(function.split('::')[-1].strip())}\b", text) is not None
 
 
+def blocks(text):
+    """(line number, text) of every list item and paragraph, its lines joined."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("- ") or not found:
+            found.append((number, line))
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return found
+
+
 def promise_problems():
     documents = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
     problems, count = [], 0
@@ -93,10 +104,10 @@ def promise_problems():
         if not document.exists():
             problems.append(f"{document.name} is missing")
             continue
-        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+        for number, block in blocks(document.read_text(encoding="utf-8")):
             where = f"{document.relative_to(ROOT)}:{number}"
-            names = TEST_NAME.findall(line)
-            if "Promise:" in line:
+            names = TEST_NAME.findall(block)
+            if "Promise:" in block:
                 count += 1
                 if not names:
                     problems.append(f"{where}: a promise without (test: ...)")

@@ -371,6 +371,18 @@ def commit_hash():
     return done.stdout.strip() or "unknown"
 
 
+def machine():
+    """The machine in words, without its name."""
+    model = "unknown processor"
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} x {model}, {memory_gib:.0f} GiB, Linux {os.uname().release}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -425,7 +437,7 @@ def main():
             "figure": "clients", "command": "scripts/clients/matrix.py " + " ".join(
                 f"--level {args.level}".split() + ([] if not ours else ["--ringlog", os.path.basename(args.ringlog)])),
             "broker": "ringlog" if ours else ("Apache Kafka" if args.kafka else "external"), "commit": commit_hash(),
-            "date": datetime.date.today().isoformat(), "level": args.level, "seconds": round(time.monotonic() - begin, 1),
+            "machine": machine(), "date": datetime.date.today().isoformat(), "level": args.level, "seconds": round(time.monotonic() - begin, 1),
             "values": {"passed": passed, "failed": failed}, "bound": {"value": "failed", "op": "==", "limit": 0},
             "versions": results.versions, "rows": results.rows,
         }
