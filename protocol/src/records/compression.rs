@@ -134,7 +134,7 @@ pub enum CompressionError {
 
 /// Compresses `input` and appends the result to `output`.
 ///
-/// `level` is the codec's own (gzip 1..=9, zstd 1..=22 and negative ones), clamped to its range; `None` takes Kafka's
+/// `level` is the codec's own (gzip 1..=9, zstd negative ones to 19), clamped to its range; `None` takes Kafka's
 /// defaults (gzip 6, zstd 3). Snappy has no levels, and lz4 is always written by the fast compressor.
 pub fn compress(codec: Compression, level: Option<i32>, input: &[u8], output: &mut Vec<u8>) {
     match codec {
