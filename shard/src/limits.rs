@@ -117,6 +117,9 @@ pub const PRODUCER_IDS_PER_BLOCK: i64 = 1000;
 /// First allocation for a request larger than what one small receive brings, in bytes. It grows by what arrives.
 pub const RECEIVE_BUFFER_BYTES_FIRST: usize = 64 * 1024;
 
+/// Requests that are arriving or not yet dispatched may hold this part of a core's memory, and one request more.
+pub const RECEIVE_MEMORY_DIVISOR: u64 = 4;
+
 /// Time for one request to arrive whole, in milliseconds: a client that sends a byte now and then is cut off.
 pub const REQUEST_RECEIVE_MS_MAX: u64 = 30_000;
 

@@ -296,3 +296,73 @@ pub fn judge_core(files: Vec<FileScan>) -> CoreScan {
 
 /// Epoch of a place that no entry tells.
 pub(crate) const UNKNOWN_EPOCH: LeaderEpoch = LeaderEpoch::NONE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(file: &str, position: u64, first_sequence: u64, last_sequence: u64) -> FrameRun {
+        FrameRun {
+            core: 0,
+            path: PathBuf::from(file),
+            position,
+            end: position + 4096 * (last_sequence + 1 - first_sequence),
+            end_detail: "no frame header".to_owned(),
+            first_sequence,
+            last_sequence,
+            entries: Vec::new(),
+            frame_count: last_sequence + 1 - first_sequence,
+        }
+    }
+
+    fn check(files: Vec<FileScan>, expected_runs: &[(u64, u64)], expected_corruption: usize) {
+        let scan = judge_core(files);
+        let runs: Vec<_> = scan.runs.iter().map(|run| (run.first_sequence, run.last_sequence)).collect();
+        assert_eq!(runs, expected_runs);
+        assert_eq!(scan.corruption.len(), expected_corruption, "{:?}", scan.corruption);
+    }
+
+    fn file(first: Option<FrameRun>, later: Vec<FrameRun>) -> FileScan {
+        FileScan { first, later }
+    }
+
+    #[test]
+    fn files_in_any_order_make_one_run_of_frames() {
+        let files = vec![
+            file(Some(run("b", 0, 21, 30)), vec![]),
+            file(Some(run("c", 0, 31, 35)), vec![]),
+            file(Some(run("a", 0, 11, 20)), vec![]),
+        ];
+        check(files, &[(11, 20), (21, 30), (31, 35)], 0);
+    }
+
+    #[test]
+    fn what_an_earlier_use_left_behind_a_torn_first_frame_is_ignored() {
+        let files = vec![file(None, vec![run("a", 8192, 3, 10)]), file(Some(run("b", 0, 11, 20)), vec![])];
+        check(files, &[(11, 20)], 0);
+    }
+
+    #[test]
+    fn a_bad_frame_before_a_later_one_is_corruption() {
+        check(vec![file(Some(run("a", 0, 1, 4)), vec![run("a", 5 * 4096, 6, 9)])], &[(1, 4), (6, 9)], 1);
+    }
+
+    #[test]
+    fn a_bad_first_frame_before_a_later_one_is_corruption() {
+        let files = vec![file(None, vec![run("a", 4096, 22, 25)]), file(Some(run("b", 0, 11, 20)), vec![])];
+        check(files, &[(11, 20), (22, 25)], 1);
+        check(vec![file(None, vec![run("a", 4096, 2, 5)])], &[(2, 5)], 1);
+    }
+
+    #[test]
+    fn a_bad_last_frame_of_a_file_shows_by_the_next_file() {
+        let files = vec![file(Some(run("a", 0, 1, 4)), vec![]), file(Some(run("b", 0, 6, 9)), vec![])];
+        let scan = judge_core(files);
+        assert_eq!(scan.corruption.len(), 1);
+        assert!(
+            scan.corruption[0].starts_with("a at position 16384: frames 5 to 5"),
+            "{}",
+            scan.corruption[0]
+        );
+    }
+}

@@ -124,18 +124,33 @@ impl FileRing {
         self.filled.back().map(|file| file.serial)
     }
 
-    /// Frees every full file up to `serial`; those beyond `files_max` in all are returned, to be removed.
-    pub(super) fn release_through(&mut self, serial: FileSerial, files_max: usize) -> Vec<RingFile> {
-        let mut surplus = Vec::new();
+    /// Frees every full file up to `serial`. Those that are not wanted again are returned, to be removed: beyond the
+    /// `files_max` in all, and those shorter than `file_bytes`, with which a core begins.
+    pub(super) fn release_through(
+        &mut self,
+        serial: FileSerial,
+        files_max: usize,
+        file_bytes: u64,
+    ) -> Vec<RingFile> {
+        let mut unwanted = Vec::new();
         while self.filled.front().is_some_and(|file| file.serial <= serial) {
             let file = self.filled.pop_front().expect("the front was just looked at");
-            if self.count() >= files_max {
-                surplus.push(file);
+            if self.count() >= files_max || file.bytes < file_bytes {
+                unwanted.push(file);
             } else {
                 self.free.push_back(file);
             }
         }
-        surplus
+        unwanted
+    }
+
+    /// Files that are as long as they should be.
+    pub(super) fn whole_count(&self, file_bytes: u64) -> usize {
+        self.all().filter(|file| file.bytes >= file_bytes).count()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &RingFile> {
+        self.current.iter().chain(&self.filled).chain(&self.free)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -147,7 +162,6 @@ impl FileRing {
     }
 
     pub(super) fn all_direct(&self) -> bool {
-        let files = self.current.iter().chain(&self.filled).chain(&self.free);
-        files.into_iter().all(|file| file.file.is_direct())
+        self.all().all(|file| file.file.is_direct())
     }
 }

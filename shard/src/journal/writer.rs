@@ -21,8 +21,8 @@ use super::ring::{FileRing, FileSerial, JournalFileInfo, Slot};
 use super::signal::Signal;
 use super::stats::JournalStats;
 use crate::limits::{
-    JOURNAL_BACKLOG_BYTES_MAX, JOURNAL_CREATE_RETRY_MS, JOURNAL_FILE_BYTES_MIN, JOURNAL_FRAME_BODY_BYTES_MAX,
-    JOURNAL_ZERO_PIECE_BYTES,
+    JOURNAL_BACKLOG_BYTES_MAX, JOURNAL_CREATE_RETRY_MS, JOURNAL_FILE_BYTES_LIMIT, JOURNAL_FILE_BYTES_MIN,
+    JOURNAL_FRAME_BODY_BYTES_MAX, JOURNAL_ZERO_PIECE_BYTES,
 };
 
 /// How large one core's journal is.
@@ -63,6 +63,9 @@ impl JournalSettings {
         let refuse = |reason| Err(JournalError::Settings { reason });
         if self.file_bytes < JOURNAL_FILE_BYTES_MIN {
             return refuse("journal files are smaller than 2 MiB");
+        }
+        if self.file_bytes > JOURNAL_FILE_BYTES_LIMIT {
+            return refuse("journal files are larger than 1 GiB");
         }
         if !self.file_bytes.is_multiple_of(FRAME_ALIGNMENT_BYTES) {
             return refuse("journal file length is no multiple of 4096");
@@ -165,7 +168,7 @@ impl Journal {
                 .map_err(|source| JournalError::File { path: info.path.clone(), source })?;
             ring.adopt(file, info);
         }
-        let missing = settings.file_count_start.saturating_sub(ring.count());
+        let missing = settings.file_count_start.saturating_sub(ring.whole_count(settings.file_bytes));
         let journal = Journal::new(io, Some(place), settings, ring);
         let shared = journal.shared.clone();
         let growth = journal.shared.io.spawn(Priority::Background, async move {
@@ -290,14 +293,15 @@ impl Journal {
 
     /// Says that every entry in files up to `serial` is covered or copied, durably: those files are overwritten next.
     pub fn release_through(&self, serial: FileSerial) {
-        let surplus =
-            self.shared.state.borrow_mut().ring.release_through(serial, self.shared.settings.file_count_max);
-        for file in surplus {
+        let JournalSettings { file_bytes, file_count_max, .. } = self.shared.settings;
+        let unwanted =
+            self.shared.state.borrow_mut().ring.release_through(serial, file_count_max, file_bytes);
+        for file in unwanted {
             let io = self.shared.io.clone();
             let removal = self.shared.io.spawn(Priority::Background, async move {
                 // A file that stays is never read again: the next start removes its generation.
                 if let Err(error) = io.remove_file(&file.path).await {
-                    tracing::warn!(path = %file.path.display(), %error, "a surplus journal file stays");
+                    tracing::warn!(path = %file.path.display(), %error, "a journal file that is not wanted any more stays");
                 }
             });
             self.keep(removal);
@@ -484,6 +488,3 @@ pub(super) async fn create_file(io: &Io, path: &Path, bytes: u64) -> io::Result<
     }
     Ok(file)
 }
-
-// A frame's length field has 32 bits; an entry that is longer than a frame is bounded by its file.
-const _: () = assert!(JOURNAL_FRAME_BODY_BYTES_MAX < u32::MAX as usize);

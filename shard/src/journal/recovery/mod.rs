@@ -5,6 +5,8 @@
 
 pub mod generation;
 pub mod plan;
+#[cfg(test)]
+mod plan_tests;
 pub mod run;
 
 pub use run::{RecoveryError, RecoveryStep, recover, recover_with};

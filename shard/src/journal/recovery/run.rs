@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ringlog_io::{File, Io, OpenOptions, Priority, Task};
+use ringlog_io::{DirectoryEntry, File, Io, OpenOptions, Priority, Task};
 use ringlog_protocol::ids::TopicPartition;
 
 use super::generation::write_core;
@@ -205,10 +205,10 @@ struct Folder {
 
 async fn list_partitions(io: &Io, data: &Path) -> Result<BTreeMap<TopicPartition, Folder>, RecoveryError> {
     let mut folders = BTreeMap::new();
-    for topic_entry in list(io, data).await? {
-        let Some(topic) = parse_topic_name(&topic_entry).filter(|topic| !topic.is_zero()) else { continue };
+    for topic_name in list_folders(io, data).await? {
+        let Some(topic) = parse_topic_name(&topic_name).filter(|topic| !topic.is_zero()) else { continue };
         let topic_path = topic_folder(data, topic);
-        for name in list(io, &topic_path).await? {
+        for name in list_folders(io, &topic_path).await? {
             let Some(partition) = parse_partition_name(&name) else { continue };
             let folder = read_folder(io, &topic_path.join(&name)).await?;
             folders.insert(TopicPartition { topic, partition }, folder);
@@ -217,15 +217,21 @@ async fn list_partitions(io: &Io, data: &Path) -> Result<BTreeMap<TopicPartition
     Ok(folders)
 }
 
-async fn list(io: &Io, path: &Path) -> Result<Vec<String>, RecoveryError> {
-    let entries = io.list_directory(path).await;
-    let entries = entries.map_err(|source| RecoveryError::Io { path: path.to_owned(), source })?;
-    Ok(entries.into_iter().map(|entry| entry.name).collect())
+async fn list(io: &Io, path: &Path) -> Result<Vec<DirectoryEntry>, RecoveryError> {
+    io.list_directory(path).await.map_err(|source| RecoveryError::Io { path: path.to_owned(), source })
+}
+
+async fn list_folders(io: &Io, path: &Path) -> Result<Vec<String>, RecoveryError> {
+    let entries = list(io, path).await?;
+    Ok(entries.into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
 }
 
 async fn read_folder(io: &Io, path: &Path) -> Result<Folder, RecoveryError> {
     let mut folder = Folder { exists: true, ..Folder::default() };
-    for name in list(io, path).await? {
+    for DirectoryEntry { name, is_directory } in list(io, path).await? {
+        if is_directory {
+            continue;
+        }
         let file_path = path.join(&name);
         let failed = |source| RecoveryError::Io { path: file_path.clone(), source };
         if name == DAMAGE_MARKER {
@@ -614,7 +620,7 @@ async fn remove_old_generations(
     keep: Option<u64>,
 ) -> Result<(), RecoveryError> {
     let current_name = generation_name(current);
-    for name in list(io, journal).await? {
+    for name in list_folders(io, journal).await? {
         let is_generation =
             name.len() == current_name.len() && name.bytes().all(|byte| byte.is_ascii_digit());
         if !is_generation || name == current_name {

@@ -1,0 +1,475 @@
+//! Property test of the plan: generated histories of one partition, a disk that forgets unsynced sectors, and crashes
+//! between and within recoveries. The model is the list of batches that were acknowledged.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
+
+use super::plan::{PartitionPlan, plan_partition};
+use crate::journal::entry::{OffsetRange, SyncedTo};
+use crate::journal::reader::{FoundBody, FoundEntry};
+use crate::storage::recovered::SegmentInfo;
+
+const KEY: TopicPartition = TopicPartition { topic: TopicId([3; 16]), partition: PartitionIndex(1) };
+const SEGMENT_BYTES: usize = 200;
+const SECTOR_BYTES: usize = 16;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append {
+        bytes: usize,
+        offsets: i64,
+    },
+    /// Unsynced writes of everything appended.
+    Flush,
+    /// Flush, sync and the entry that says so.
+    Checkpoint,
+    /// Keeps this many of the batches.
+    Truncate {
+        keep: prop::sample::Index,
+        at_once: bool,
+    },
+    HardState,
+    LogStart {
+        at: prop::sample::Index,
+    },
+    Delete,
+    /// The journal forgets what is covered, and repeats the newest state.
+    Recycle,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (10..90_usize, 1..5_i64).prop_map(|(bytes, offsets)| Step::Append { bytes, offsets }),
+        3 => Just(Step::Flush),
+        2 => Just(Step::Checkpoint),
+        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(keep, at_once)| Step::Truncate { keep, at_once }),
+        1 => Just(Step::HardState),
+        1 => any::<prop::sample::Index>().prop_map(|at| Step::LogStart { at }),
+        1 => Just(Step::Delete),
+        2 => Just(Step::Recycle),
+    ]
+}
+
+/// Cheap, seeded choices for the disk.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    range: OffsetRange,
+    segment_base: Offset,
+    position: u32,
+    bytes: Bytes,
+}
+
+impl Batch {
+    fn end_position(&self) -> u32 {
+        self.position + self.bytes.len() as u32
+    }
+}
+
+type Files = BTreeMap<Offset, Vec<u8>>;
+
+/// Files as the kernel shows them and as the device holds them.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    cached: Files,
+    durable: Files,
+}
+
+impl Disk {
+    fn sync(&mut self) {
+        self.durable = self.cached.clone();
+    }
+
+    fn write(&mut self, base: Offset, position: u32, bytes: &[u8]) {
+        let file = self.cached.entry(base).or_default();
+        let (start, end) = (position as usize, position as usize + bytes.len());
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[start..end].copy_from_slice(bytes);
+    }
+
+    /// Each sector, length and name is the old or the new one.
+    fn crash(&mut self, dice: &mut Dice) {
+        let mut kept = Files::new();
+        let names: Vec<Offset> = self.cached.keys().chain(self.durable.keys()).copied().collect();
+        for name in names {
+            let (new, old) = (self.cached.get(&name), self.durable.get(&name));
+            let (new, old) = match (new, old) {
+                (Some(new), Some(old)) => (new.as_slice(), old.as_slice()),
+                (Some(only), None) | (None, Some(only)) => {
+                    if dice.roll(2) == 0 {
+                        continue;
+                    }
+                    (only.as_slice(), if new.is_some() { &[][..] } else { only.as_slice() })
+                }
+                (None, None) => continue,
+            };
+            let length = if dice.roll(2) == 0 { new.len() } else { old.len() };
+            let mut file = vec![0; length];
+            for start in (0..length).step_by(SECTOR_BYTES) {
+                let source = if dice.roll(2) == 0 { new } else { old };
+                for index in start..(start + SECTOR_BYTES).min(length) {
+                    file[index] = source.get(index).copied().unwrap_or(0);
+                }
+            }
+            kept.insert(name, file);
+        }
+        self.cached = kept.clone();
+        self.durable = kept;
+    }
+}
+
+#[derive(Default)]
+struct World {
+    batches: Vec<Batch>,
+    entries: Vec<FoundEntry>,
+    disk: Disk,
+    flushed: usize,
+    sequence: u64,
+    batch_count: u8,
+    hard_state: Option<(u64, Bytes)>,
+    log_start: (Option<u64>, Offset),
+    must_cut: bool,
+    is_gone: bool,
+}
+
+impl World {
+    fn push(&mut self, body: FoundBody) -> u64 {
+        self.sequence += 1;
+        self.entries.push(FoundEntry { key: KEY, sequence: self.sequence, carried: false, body });
+        self.sequence
+    }
+
+    fn end(&self) -> (Offset, Offset, u32) {
+        self.batches.last().map_or((Offset(0), Offset(0), 0), |last| {
+            (last.range.end, last.segment_base, last.end_position())
+        })
+    }
+
+    fn take(&mut self, step: &Step) {
+        // A topic id is never used again.
+        if self.is_gone && !matches!(step, Step::Recycle) {
+            return;
+        }
+        match step {
+            Step::Append { bytes, offsets } => self.append(*bytes, *offsets),
+            Step::Flush => self.flush(),
+            Step::Checkpoint => self.checkpoint(),
+            Step::Truncate { keep, at_once } => self.truncate(*keep, *at_once),
+            Step::HardState => {
+                let state = Bytes::from(format!("vote {}", self.sequence));
+                let sequence = self.push(FoundBody::HardState { state: state.clone() });
+                self.hard_state = Some((sequence, state));
+            }
+            Step::LogStart { at } => {
+                let index = at.index(self.batches.len() + 1);
+                let offset = self
+                    .batches
+                    .get(index)
+                    .map_or(self.end().0, |batch| batch.range.base)
+                    .max(self.log_start.1);
+                let sequence = self.push(FoundBody::LogStart { offset });
+                self.log_start = (Some(sequence), offset);
+            }
+            Step::Delete => {
+                self.push(FoundBody::Delete);
+                self.batches.clear();
+                self.is_gone = true;
+            }
+            Step::Recycle => self.recycle(),
+        }
+    }
+
+    fn append(&mut self, bytes: usize, offsets: i64) {
+        let (base, segment_base, position) = self.end();
+        let fits = position == 0 || position as usize + bytes <= SEGMENT_BYTES;
+        let (segment_base, position) = if fits { (segment_base, position) } else { (base, 0) };
+        self.batch_count = self.batch_count.wrapping_add(1).max(1);
+        let bytes = Bytes::from(vec![self.batch_count; bytes]);
+        let range = OffsetRange { base, end: Offset(base.0 + offsets), epoch: LeaderEpoch(1) };
+        self.push(FoundBody::Data { segment_base, position, range, bytes: bytes.clone() });
+        self.batches.push(Batch { range, segment_base, position, bytes });
+    }
+
+    fn cut_files(&mut self) {
+        let (_, segment_base, position) = self.end();
+        self.disk.cached.retain(|base, _| *base <= segment_base);
+        if let Some(file) = self.disk.cached.get_mut(&segment_base) {
+            file.truncate(position as usize);
+        }
+        self.must_cut = false;
+    }
+
+    fn flush(&mut self) {
+        if self.must_cut {
+            let all = std::mem::take(&mut self.batches);
+            self.batches = all[..self.flushed].to_vec();
+            self.cut_files();
+            self.batches = all;
+        }
+        for batch in &self.batches[self.flushed..] {
+            self.disk.write(batch.segment_base, batch.position, &batch.bytes);
+        }
+        self.flushed = self.batches.len();
+    }
+
+    fn checkpoint(&mut self) {
+        self.flush();
+        self.disk.sync();
+        let (offset, segment_base, position) = self.end();
+        let through = self.sequence;
+        self.push(FoundBody::SyncedTo(SyncedTo {
+            through,
+            epoch: LeaderEpoch(1),
+            offset,
+            segment_base,
+            position,
+        }));
+    }
+
+    fn truncate(&mut self, keep: prop::sample::Index, at_once: bool) {
+        let start = self.batches.iter().filter(|batch| batch.range.end <= self.log_start.1).count();
+        let keep = start + keep.index(self.batches.len() + 1 - start);
+        self.batches.truncate(keep);
+        self.flushed = self.flushed.min(keep);
+        let (end_offset, segment_base, position) = self.end();
+        self.push(FoundBody::Truncate { end_offset, segment_base, position });
+        self.must_cut = true;
+        if at_once && self.flushed == self.batches.len() {
+            self.cut_files();
+        }
+    }
+
+    fn recycle(&mut self) {
+        let through = self.entries.iter().filter_map(|entry| match &entry.body {
+            FoundBody::SyncedTo(synced) => Some(synced.through),
+            _ => None,
+        });
+        let through = through.max().unwrap_or(0);
+        let newest = [self.hard_state.as_ref().map(|(sequence, _)| *sequence), self.log_start.0];
+        self.entries.retain_mut(|entry| {
+            if entry.sequence > through || entry.body == FoundBody::Delete {
+                return true;
+            }
+            entry.carried = true;
+            newest.contains(&Some(entry.sequence))
+        });
+    }
+
+    fn expected(&self) -> Files {
+        let mut files = Files::new();
+        for batch in &self.batches {
+            files.entry(batch.segment_base).or_default().extend_from_slice(&batch.bytes);
+        }
+        files
+    }
+}
+
+fn infos(files: &Files) -> Vec<SegmentInfo> {
+    files.iter().map(|(base, bytes)| SegmentInfo { base: *base, bytes: bytes.len() as u64 }).collect()
+}
+
+/// Carries the plan out, in its order, and stops after `step_count` steps.
+fn execute(plan: &PartitionPlan, disk: &mut Disk, step_count: usize) {
+    let mut left = step_count;
+    let mut may_go_on = || {
+        left = left.saturating_sub(1);
+        left > 0
+    };
+    if plan.remove_folder {
+        disk.cached.clear();
+        disk.durable.clear();
+    }
+    for (base, segment) in &plan.segments {
+        if !may_go_on() {
+            return;
+        }
+        if segment.remove {
+            disk.cached.remove(base);
+            continue;
+        }
+        for write in &segment.writes {
+            if !may_go_on() {
+                return;
+            }
+            disk.write(*base, write.position, &write.bytes);
+        }
+        if let Some(length) = segment.exact_length
+            && let Some(file) = disk.cached.get_mut(base)
+        {
+            file.truncate(length as usize);
+        }
+    }
+    disk.sync();
+}
+
+fn non_empty(files: &Files) -> Files {
+    files.iter().filter(|(_, bytes)| !bytes.is_empty()).map(|(base, bytes)| (*base, bytes.clone())).collect()
+}
+
+fn shuffled(entries: &[FoundEntry], dice: &mut Dice) -> Vec<FoundEntry> {
+    let mut all = entries.to_vec();
+    for entry in entries {
+        if dice.roll(4) == 0 {
+            all.push(FoundEntry { carried: true, ..entry.clone() });
+        }
+    }
+    for index in (1..all.len()).rev() {
+        all.swap(index, dice.roll(index as u64 + 1) as usize);
+    }
+    all
+}
+
+fn check(steps: &[Step], seed: u64) {
+    let mut dice = Dice(seed | 1);
+    let mut world = World::default();
+    for step in steps {
+        world.take(step);
+    }
+    let mut disk = world.disk.clone();
+    disk.crash(&mut dice);
+    // Two recoveries that crash on the way, then one that ends.
+    for _ in 0..2 {
+        let plan = plan_partition(shuffled(&world.entries, &mut dice), &infos(&disk.cached), false);
+        assert_eq!(plan.damage, None);
+        let before = disk.durable.clone();
+        execute(&plan, &mut disk, dice.roll(12) as usize);
+        if !plan.remove_folder {
+            disk.durable = before;
+        }
+        disk.crash(&mut dice);
+    }
+    let entries = shuffled(&world.entries, &mut dice);
+    let plan = plan_partition(entries.clone(), &infos(&disk.cached), true_if_contiguous(&world));
+    assert_eq!(plan.damage, None, "nothing synced is missing");
+    execute(&plan, &mut disk, usize::MAX);
+    assert_eq!(non_empty(&disk.cached), world.expected(), "the acknowledged bytes and no others");
+    assert_eq!(plan.is_gone, world.is_gone);
+    assert!(plan.next_sequence > world.entries.iter().map(|entry| entry.sequence).max().unwrap_or(0));
+    if !world.is_gone {
+        assert_eq!(plan.hard_state, world.hard_state);
+        assert_eq!((plan.log_start_sequence, plan.log_start), world.log_start);
+        let (offset, segment_base, position) = world.end();
+        if let Some(covered) = plan.covered {
+            assert_eq!(
+                (covered.offset, covered.segment_base, covered.position),
+                (offset, segment_base, position)
+            );
+        } else {
+            assert!(world.batches.is_empty());
+        }
+    }
+    let again = plan_partition(entries, &infos(&disk.cached), false);
+    let before = disk.cached.clone();
+    execute(&again, &mut disk, usize::MAX);
+    assert_eq!(non_empty(&disk.cached), non_empty(&before), "a further recovery changes nothing");
+}
+
+/// Whether no entry above the covered ones was dropped, so that lost frames would show as gaps.
+fn true_if_contiguous(world: &World) -> bool {
+    let covered = world.entries.iter().filter_map(|entry| match &entry.body {
+        FoundBody::SyncedTo(synced) => Some(synced.through),
+        FoundBody::Delete => Some(entry.sequence),
+        _ => None,
+    });
+    let covered = covered.max().unwrap_or(0);
+    let above = world.entries.iter().filter(|entry| entry.sequence > covered).count() as u64;
+    above == world.sequence - covered
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn any_crash_leads_to_the_acknowledged_bytes(steps in prop::collection::vec(any_step(), 0..40), seed: u64) {
+        check(&steps, seed);
+    }
+}
+
+fn data(sequence: u64, base: i64, end: i64, position: u32, bytes: &'static [u8]) -> FoundEntry {
+    let range = OffsetRange { base: Offset(base), end: Offset(end), epoch: LeaderEpoch(1) };
+    let body = FoundBody::Data { segment_base: Offset(0), position, range, bytes: Bytes::from_static(bytes) };
+    FoundEntry { key: KEY, sequence, carried: false, body }
+}
+
+fn reference(sequence: u64, base: i64, end: i64, position: u32, length: u32) -> FoundEntry {
+    let range = OffsetRange { base: Offset(base), end: Offset(end), epoch: LeaderEpoch(1) };
+    let body = FoundBody::Reference { segment_base: Offset(0), position, length, crc: 7, range };
+    FoundEntry { key: KEY, sequence, carried: false, body }
+}
+
+#[test]
+fn a_lost_entry_stops_the_plan_before_the_hole() {
+    let entries = vec![data(1, 0, 2, 0, b"aaaa"), data(3, 4, 6, 8, b"cccc")];
+    let plan = plan_partition(entries, &[], true);
+    let damage = plan.damage.expect("entry 2 is missing");
+    assert_eq!((damage.segment_base, damage.position), (Offset(0), 4));
+    assert!(damage.detail.contains("entries 2 to 2"), "{}", damage.detail);
+    assert_eq!(plan.segments[&Offset(0)].writes.len(), 1, "what lies before is restored");
+    assert_eq!(plan.covered.map(|end| end.offset), Some(Offset(2)));
+}
+
+#[test]
+fn data_that_does_not_go_on_is_damage_even_if_no_frame_is_known_to_be_lost() {
+    let entries = vec![data(1, 0, 2, 0, b"aaaa"), data(3, 4, 6, 8, b"cccc")];
+    assert!(plan_partition(entries, &[], false).damage.is_some());
+}
+
+#[test]
+fn a_superseded_hard_state_that_was_recycled_is_no_damage() {
+    let state = |sequence| FoundEntry {
+        key: KEY,
+        sequence,
+        carried: false,
+        body: FoundBody::HardState { state: Bytes::from_static(b"vote") },
+    };
+    let plan = plan_partition(vec![data(1, 0, 2, 0, b"aaaa"), state(3), data(4, 2, 3, 4, b"bb")], &[], false);
+    assert_eq!(plan.damage, None);
+    assert_eq!(plan.segments[&Offset(0)].writes.len(), 2);
+}
+
+#[test]
+fn a_file_shorter_than_what_was_synced_is_damage_and_is_not_touched() {
+    let synced = SyncedTo {
+        through: 1,
+        epoch: LeaderEpoch(1),
+        offset: Offset(9),
+        segment_base: Offset(0),
+        position: 90,
+    };
+    let synced = FoundEntry { key: KEY, sequence: 2, carried: false, body: FoundBody::SyncedTo(synced) };
+    let files = [SegmentInfo { base: Offset(0), bytes: 80 }];
+    let plan = plan_partition(vec![synced, data(3, 9, 10, 90, b"x")], &files, false);
+    assert_eq!(plan.damage.map(|damage| damage.position), Some(80));
+    assert!(plan.segments.is_empty(), "{:?}", plan.segments);
+}
+
+#[test]
+fn a_reference_at_the_end_may_be_a_tail_and_one_before_it_must_check() {
+    let files = [SegmentInfo { base: Offset(0), bytes: 12 }];
+    let last = plan_partition(vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8)], &files, false);
+    assert_eq!(last.covered.map(|end| end.position), Some(4));
+    assert_eq!(
+        last.covered_with_last_reference().map(|end| (end.offset, end.position)),
+        Some((Offset(5), 12))
+    );
+    let entries = vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8), data(3, 5, 6, 12, b"b")];
+    let plan = plan_partition(entries, &files, false);
+    assert_eq!(plan.last_reference, None);
+    assert_eq!(plan.segments[&Offset(0)].references.len(), 1);
+    assert_eq!(plan.covered.map(|end| end.position), Some(13));
+}

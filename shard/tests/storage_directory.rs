@@ -1,0 +1,112 @@
+//! The data directory: what is not ours is refused, by name, and not touched; what is ours keeps its identity.
+
+mod storage_support;
+
+use std::fs;
+use std::path::Path;
+
+use ringlog_io::Io;
+use ringlog_protocol::ids::NodeId;
+use ringlog_shard::storage::{DataDirectory, DataDirectoryError, Identity};
+use storage_support::*;
+
+fn identity(cluster_id: Option<&str>, node_id: i32) -> Identity {
+    Identity { cluster_id: cluster_id.map(str::to_owned), node_id: NodeId(node_id) }
+}
+
+async fn refused(io: &Io, path: &Path, identity: &Identity) -> DataDirectoryError {
+    let before = snapshot(path);
+    let error = DataDirectory::open(io, path, None, identity).await.expect_err("refused");
+    assert_eq!(snapshot(path), before, "{error}");
+    assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    error
+}
+
+#[test]
+fn a_new_directory_keeps_its_identity() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let path = folder.path().join("missing").join("deep");
+        let made = DataDirectory::open(&io, &path, None, &identity(None, 7)).await.expect("made");
+        assert!(made.is_new() && made.cluster_id().len() == 22);
+        let (cluster_id, directory_id) = (made.cluster_id().to_owned(), made.directory_id().to_owned());
+        drop(made);
+        let again =
+            DataDirectory::open(&io, &path, None, &identity(Some(&cluster_id), 7)).await.expect("ours");
+        assert_eq!((again.cluster_id(), again.directory_id()), (cluster_id.as_str(), directory_id.as_str()));
+        assert!(!again.is_new());
+    });
+}
+
+#[test]
+fn a_directory_that_a_running_broker_holds_is_refused() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let held = open_directory(&io, folder.path()).await;
+        let error = refused(&io, folder.path(), &identity(None, 1)).await;
+        assert!(matches!(error, DataDirectoryError::Locked { .. }), "{error}");
+        drop(held);
+        drop(open_directory(&io, folder.path()).await);
+    });
+}
+
+#[test]
+fn foreign_folders_are_refused() {
+    on_driver(|io| async move {
+        for name in ["holiday.jpg", "meta.properties", "__cluster_metadata-0", "data"] {
+            let folder = tempfile::tempdir().expect("temp");
+            fs::write(folder.path().join(name), b"not ours").expect("written");
+            let error = refused(&io, folder.path(), &identity(None, 1)).await;
+            assert!(matches!(&error, DataDirectoryError::Foreign { found, .. } if found == name), "{error}");
+        }
+        let folder = tempfile::tempdir().expect("temp");
+        let file = folder.path().join("file");
+        fs::write(&file, b"x").expect("written");
+        let error = DataDirectory::open(&io, &file, None, &identity(None, 1)).await.expect_err("refused");
+        assert!(matches!(error, DataDirectoryError::NotADirectory { .. }), "{error}");
+    });
+}
+
+#[test]
+fn other_identities_and_newer_formats_are_refused() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let cluster_id = open_directory(&io, folder.path()).await.cluster_id().to_owned();
+        let error = refused(&io, folder.path(), &identity(Some("another"), 1)).await;
+        assert!(
+            matches!(&error, DataDirectoryError::OtherCluster { found, .. } if *found == cluster_id),
+            "{error}"
+        );
+        let error = refused(&io, folder.path(), &identity(None, 2)).await;
+        assert!(matches!(&error, DataDirectoryError::OtherNode { found: 1, expected: 2, .. }), "{error}");
+        let format = folder.path().join("FORMAT");
+        let text = fs::read_to_string(&format).expect("readable");
+        fs::write(&format, text.replace("version=1", "version=2")).expect("written");
+        let error = refused(&io, folder.path(), &identity(None, 1)).await;
+        assert!(matches!(&error, DataDirectoryError::NewerFormat { found: 2, .. }), "{error}");
+        for garbage in
+            ["", "ringlog data directory\n", "ringlog data directory\nversion=x\n", "kafka\nversion=1\n"]
+        {
+            fs::write(&format, garbage).expect("written");
+            let error = refused(&io, folder.path(), &identity(None, 1)).await;
+            assert!(matches!(&error, DataDirectoryError::Unreadable { .. }), "{error}");
+        }
+        fs::write(&format, text).expect("written");
+        fs::write(folder.path().join("meta.properties"), "version=1\ncluster.id=x\n").expect("written");
+        let error = refused(&io, folder.path(), &identity(None, 1)).await;
+        assert!(matches!(&error, DataDirectoryError::Unreadable { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_first_start_that_did_not_end_is_taken_up_again() {
+    on_driver(|io| async move {
+        for left in [&["lock"][..], &["lock", "FORMAT.new"], &["lost+found"]] {
+            let folder = tempfile::tempdir().expect("temp");
+            for name in left {
+                fs::write(folder.path().join(name), b"").expect("written");
+            }
+            assert!(open_directory(&io, folder.path()).await.is_new());
+        }
+    });
+}
