@@ -4,6 +4,7 @@
 //! Reading order: [`side`] (the thread), [`routes`], `metrics` (the text for Prometheus) over `families` (its table).
 
 mod families;
+mod listener;
 pub mod metrics;
 pub mod routes;
 pub mod side;

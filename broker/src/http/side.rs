@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tokio::io::AsyncReadExt;
 
+use super::listener::BoundedListener;
 use super::routes::{self, AdminState};
 use crate::config::BrokerConfig;
 use crate::observe::snapshot::SnapshotSlot;
@@ -97,6 +98,7 @@ async fn run(inputs: SideInputs, listener: Option<TcpListener>, signals: Vec<(i3
     if let Some(listener) = listener {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
+                let listener = BoundedListener::new(listener);
                 if let Err(error) = axum::serve(listener, routes::router(Arc::new(state))).await {
                     tracing::error!(%error, "the admin server ended");
                 }
