@@ -1,0 +1,1 @@
+"""The cases of bad_inputs.py, by the part of the protocol that they abuse."""
