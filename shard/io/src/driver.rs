@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use bytes::Bytes;
 
@@ -58,11 +59,23 @@ pub trait Driver {
     /// Appends what has completed; when there is nothing, sleeps as long as `wait` says. May return with nothing.
     fn poll(&mut self, completions: &mut Vec<Completion>, wait: Wait);
     /// Whether completions wait that a sleep would miss (of workers, checked after `prepare_sleep`).
-    fn has_ready(&self) -> bool;
+    fn has_ready(&mut self) -> bool;
     /// Tells wakers that the executor is about to sleep. It looks for work once more before it does.
     fn prepare_sleep(&mut self);
     /// Takes [`Driver::prepare_sleep`] back.
     fn awake(&mut self);
+
+    /// An eventfd that signals, between [`Driver::prepare_sleep`] and [`Driver::awake`], when there is something to poll
+    /// for. From then on the driver never sleeps itself: somebody else's loop does.
+    ///
+    /// # Errors
+    /// `Unsupported` where a driver has no such thing.
+    fn bridge(&mut self) -> io::Result<OwnedFd> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("the {} driver cannot be bridged", self.name()),
+        ))
+    }
 
     /// Sends what the socket takes now; `WouldBlock` when it takes nothing.
     fn try_send(&mut self, socket: &SocketHandle, pieces: &[Bytes]) -> io::Result<usize>;

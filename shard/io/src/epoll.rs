@@ -435,7 +435,7 @@ impl Driver for EpollDriver {
         self.stats.completed += (completions.len() - before) as u64;
     }
 
-    fn has_ready(&self) -> bool {
+    fn has_ready(&mut self) -> bool {
         !self.ready.is_empty() || self.pool.has_done()
     }
 

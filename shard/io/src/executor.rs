@@ -15,10 +15,12 @@ use crate::cpu::{self, CpuId};
 use crate::driver::{Driver, DriverStats, Wait};
 use crate::epoll::EpollDriver;
 use crate::error::IoSetupError;
+#[cfg(feature = "glommio")]
+use crate::glommio::{GlommioExecutor, GlommioHandles};
 use crate::io::Io;
 use crate::operation::{Completion, OperationTable};
-use crate::options::{DriverKind, ExecutorConfig};
-use crate::task::{LiveTasks, Priority, TaskQueue};
+use crate::options::{DriverKind, ExecutorConfig, Scheduler};
+use crate::task::{self, LiveTasks, Priority, Task, TaskQueue};
 use crate::timers::Timers;
 use crate::uring::UringDriver;
 
@@ -43,6 +45,9 @@ pub(crate) struct Core {
     foreground_turns: Cell<u32>,
     counters: Cell<LoopCounters>,
     started: Monotonic,
+    /// The second scheduler, while it runs.
+    #[cfg(feature = "glommio")]
+    pub(crate) glommio: RefCell<Option<Rc<GlommioHandles>>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -68,11 +73,39 @@ impl Core {
             foreground_turns: Cell::new(0),
             counters: Cell::default(),
             started,
+            #[cfg(feature = "glommio")]
+            glommio: RefCell::default(),
         })
     }
 
     pub(crate) fn add_hook(&self, hook: Box<dyn FnMut() -> bool>) {
         self.hooks.borrow_mut().push(hook);
+    }
+
+    /// Starts a task with whichever scheduler runs.
+    pub(crate) fn spawn<T: 'static>(
+        &self,
+        priority: Priority,
+        task: impl Future<Output = T> + 'static,
+    ) -> Task<T> {
+        #[cfg(feature = "glommio")]
+        if let Some(handles) = self.glommio.borrow().as_ref() {
+            return Task::glommio(handles.spawn(priority, task));
+        }
+        task::spawn(&self.queue, &self.live, priority, task)
+    }
+
+    /// Something was submitted or a deadline added. The native loop looks anyway; a bridge has to be told.
+    pub(crate) fn nudge(&self) {
+        #[cfg(feature = "glommio")]
+        if let Some(handles) = self.glommio.borrow().as_ref() {
+            handles.nudge();
+        }
+    }
+
+    /// The last look before sleep, after `prepare_sleep`.
+    pub(crate) fn found_work(&self) -> bool {
+        self.run_hooks() || self.has_runnable() || self.driver.borrow_mut().has_ready()
     }
 
     pub(crate) fn now(&self) -> Monotonic {
@@ -185,9 +218,7 @@ impl Core {
     /// Sleeps in the driver, unless work came in while going to sleep. `woken` is the main future's flag.
     fn sleep(&self, woken: &AtomicBool) {
         self.driver.borrow_mut().prepare_sleep();
-        let tasks = self.run_hooks() || self.has_runnable() || woken.load(Ordering::Acquire);
-        let ready = tasks || self.driver.borrow().has_ready();
-        if ready {
+        if self.found_work() || woken.load(Ordering::Acquire) {
             self.driver.borrow_mut().awake();
             self.poll_driver(Wait::Nothing);
             return;
@@ -195,6 +226,11 @@ impl Core {
         let before = self.now();
         self.poll_driver(self.wait());
         self.driver.borrow_mut().awake();
+        self.count_sleep(before);
+    }
+
+    /// A sleep that began at `before` is over.
+    pub(crate) fn count_sleep(&self, before: Monotonic) {
         let slept = self.now().saturating_since(before).as_nanos();
         self.count(|counters| {
             counters.sleeps += 1;
@@ -262,6 +298,8 @@ pub struct Executor {
     core: Rc<Core>,
     pin: Option<CpuId>,
     spin_us: u32,
+    #[cfg(feature = "glommio")]
+    glommio: Option<GlommioExecutor>,
 }
 
 impl Executor {
@@ -272,8 +310,23 @@ impl Executor {
     pub fn new(config: ExecutorConfig) -> Result<Self, IoSetupError> {
         // Read before any pinning narrows it.
         let _ = cpu::allowed_cpus();
-        let driver = build_driver(&config)?;
-        Ok(Self { core: Core::new(driver), pin: config.pin, spin_us: config.spin_us })
+        let core = Core::new(build_driver(&config)?);
+        #[cfg(not(feature = "glommio"))]
+        if config.scheduler == Scheduler::Glommio {
+            return Err(IoSetupError::SchedulerMissing { name: "glommio" });
+        }
+        #[cfg(feature = "glommio")]
+        let glommio = match config.scheduler {
+            Scheduler::Native => None,
+            Scheduler::Glommio => Some(GlommioExecutor::new(&core)?),
+        };
+        Ok(Self {
+            core,
+            pin: config.pin,
+            spin_us: config.spin_us,
+            #[cfg(feature = "glommio")]
+            glommio,
+        })
     }
 
     /// The handle for everything else.
@@ -289,9 +342,18 @@ impl Executor {
         if let Err(error) = self.pin_now() {
             tracing::warn!(%error, "running unpinned");
         }
-        let output = self.run_native(main);
-        self.core.shut_down();
+        let core = Rc::clone(&self.core);
+        let output = self.run_scheduler(main);
+        core.shut_down();
         output
+    }
+
+    fn run_scheduler<F: Future>(self, main: F) -> F::Output {
+        #[cfg(feature = "glommio")]
+        if let Some(glommio) = self.glommio {
+            return glommio.run(&self.core, main);
+        }
+        self.run_native(main)
     }
 
     /// Binds the calling thread to the configured CPU.

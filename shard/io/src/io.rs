@@ -24,7 +24,7 @@ use crate::notify::Notifier;
 use crate::operation::{FileOperation, Operation, OperationFuture, Returned};
 use crate::options::{DirectoryEntry, ListenOptions, OpenOptions, WriteSync};
 use crate::socket::{Listener, Socket, SocketTransfer};
-use crate::task::{self, Priority, Task};
+use crate::task::{Priority, Task};
 use crate::timers::TimerKey;
 
 /// The way to everything outside the core. A clone is cheap and belongs to the same executor; it never leaves the thread.
@@ -51,7 +51,7 @@ impl Io {
 
     /// Starts a task on this core.
     pub fn spawn<T: 'static>(&self, priority: Priority, task: impl Future<Output = T> + 'static) -> Task<T> {
-        task::spawn(&self.core.queue, &self.core.live, priority, task)
+        self.core.spawn(priority, task)
     }
 
     /// Completes at or after `deadline`; at once when it has passed.
@@ -548,6 +548,7 @@ impl Future for Sleep {
         }
         let key = self.core.timers.borrow_mut().insert(self.deadline, context.waker().clone());
         self.key = Some(key);
+        self.core.nudge();
         Poll::Pending
     }
 }

@@ -5,6 +5,7 @@
 //! - `io`: the handle that everything else uses; `executor`: the loop of one core; `task`, `timers`: what it turns.
 //! - `driver`: the trait; `operation`: what is asked and answered; `uring`, `epoll`, `sim`: who answers.
 //! - `socket`, `file`, `aligned`, `clock`, `options`, `cpu`, `features`, `notify`: the nouns.
+//! - `glommio`: the second scheduler, behind the feature of that name.
 //! - `blocking`, `file_work`, `network`, `random`: what drivers share.
 
 mod aligned;
@@ -18,6 +19,8 @@ mod executor;
 mod features;
 mod file;
 mod file_work;
+#[cfg(feature = "glommio")]
+mod glommio;
 mod io;
 mod network;
 mod notify;

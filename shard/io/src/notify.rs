@@ -68,7 +68,8 @@ pub(crate) struct WakeState {
 
 impl WakeState {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // A blocking one, so that a ring can wait in a read of it; we read it only when it is known to be readable.
+        let event = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Arc::new(Self { handshake: Handshake::new(), event }))
     }
 
@@ -76,16 +77,16 @@ impl WakeState {
         self.event.as_fd()
     }
 
-    /// Empties the eventfd, so that it can signal again.
+    /// Empties the eventfd, so that it can signal again. Blocks when it is empty already.
     pub(crate) fn drain(&self) {
         let mut counter = [0_u8; 8];
-        // An empty counter (EAGAIN) is what we want to reach; nothing else can go wrong on an eventfd.
+        // Nothing can go wrong on a readable eventfd.
         let _ = rustix::io::read(&self.event, &mut counter);
     }
 
     pub(crate) fn notify(&self) {
         if self.handshake.must_wake() {
-            // EAGAIN means a full counter, which wakes as well.
+            // Never fails: a counter that is written once per sleep does not overflow.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }

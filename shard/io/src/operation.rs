@@ -440,6 +440,7 @@ impl OperationFuture {
         let token = core.operations.borrow_mut().insert();
         let cancel_on_drop = operation.is_cancelled_by_drop();
         core.driver.borrow_mut().submit(token, operation);
+        core.nudge();
         Self { core: Rc::clone(core), token, cancel_on_drop, collected: false }
     }
 }
@@ -468,6 +469,7 @@ impl Drop for OperationFuture {
         drop(returned);
         if in_flight && self.cancel_on_drop {
             self.core.driver.borrow_mut().cancel(self.token);
+            self.core.nudge();
         }
     }
 }

@@ -12,6 +12,8 @@ use std::task::{Context, Poll, Waker};
 use async_task::Runnable;
 use slab::Slab;
 
+#[cfg(feature = "glommio")]
+use crate::glommio::GlommioTask;
 use crate::notify::Notifier;
 
 /// Which queue a task waits in.
@@ -26,23 +28,47 @@ pub enum Priority {
 /// A spawned task, as a future of its value. Dropping it cancels the task; [`Task::detach`] lets it run on.
 #[must_use = "a dropped task is cancelled; detach it to let it run"]
 pub struct Task<T> {
-    inner: async_task::Task<T>,
+    inner: Scheduled<T>,
 }
 
-impl<T> Task<T> {
+/// A task with the scheduler that turns it.
+enum Scheduled<T> {
+    Native(async_task::Task<T>),
+    #[cfg(feature = "glommio")]
+    Glommio(GlommioTask<T>),
+}
+
+impl<T: 'static> Task<T> {
+    #[cfg(feature = "glommio")]
+    pub(crate) fn glommio(task: GlommioTask<T>) -> Self {
+        Self { inner: Scheduled::Glommio(task) }
+    }
+
     /// Lets the task run to its end without anybody waiting.
     pub fn detach(self) {
-        self.inner.detach();
+        match self.inner {
+            Scheduled::Native(task) => task.detach(),
+            #[cfg(feature = "glommio")]
+            Scheduled::Glommio(task) => task.detach(),
+        }
     }
 
     /// Cancels the task and waits until its future is dropped; its value when it had ended before.
     pub async fn cancel(self) -> Option<T> {
-        self.inner.cancel().await
+        match self.inner {
+            Scheduled::Native(task) => task.cancel().await,
+            #[cfg(feature = "glommio")]
+            Scheduled::Glommio(task) => task.cancel().await,
+        }
     }
 
     /// Whether the task has ended or was cancelled.
     pub fn is_finished(&self) -> bool {
-        self.inner.is_finished()
+        match &self.inner {
+            Scheduled::Native(task) => task.is_finished(),
+            #[cfg(feature = "glommio")]
+            Scheduled::Glommio(task) => task.is_finished(),
+        }
     }
 }
 
@@ -50,7 +76,11 @@ impl<T> Future for Task<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.inner).poll(context)
+        match &mut self.inner {
+            Scheduled::Native(task) => Pin::new(task).poll(context),
+            #[cfg(feature = "glommio")]
+            Scheduled::Glommio(task) => Pin::new(task).poll(context),
+        }
     }
 }
 
@@ -232,5 +262,5 @@ pub(crate) fn spawn<T: 'static>(
         *waker = runnable.waker();
     }
     runnable.schedule();
-    Task { inner }
+    Task { inner: Scheduled::Native(inner) }
 }

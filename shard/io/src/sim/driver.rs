@@ -75,7 +75,7 @@ impl Driver for SimDriver {
         completions.append(&mut state.mailbox);
     }
 
-    fn has_ready(&self) -> bool {
+    fn has_ready(&mut self) -> bool {
         !self.world.borrow().executors[self.executor].mailbox.is_empty()
     }
 

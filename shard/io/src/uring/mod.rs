@@ -10,7 +10,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -172,7 +172,7 @@ impl UringDriver {
 
     /// Keeps one watch on the eventfd. It reports each write to it once, so the counter need not be read.
     fn watch_wakes(&mut self) {
-        if !self.wake_watched && self.ring.sleeps_in_ring() {
+        if !self.wake_watched && self.ring.takes_wakes() {
             self.wake_watched = true;
             let descriptor = Fd(self.wake.event().as_raw_fd());
             let entry =
@@ -290,16 +290,26 @@ impl Driver for UringDriver {
         self.stats.completed += (completions.len() - before) as u64;
     }
 
-    fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || self.pool.has_done()
+    fn has_ready(&mut self) -> bool {
+        !self.ready.is_empty() || self.pool.has_done() || self.ring.is_bridged() && self.ring.has_work()
     }
 
     fn prepare_sleep(&mut self) {
         self.wake.handshake.prepare_sleep();
+        if self.ring.is_bridged() {
+            self.ring.ask_for_signals();
+        }
     }
 
     fn awake(&mut self) {
         self.wake.handshake.awake();
+        if self.ring.is_bridged() {
+            self.ring.refuse_signals();
+        }
+    }
+
+    fn bridge(&mut self) -> io::Result<OwnedFd> {
+        self.ring.bridge(&self.wake)
     }
 
     fn try_send(&mut self, socket: &SocketHandle, pieces: &[Bytes]) -> io::Result<usize> {

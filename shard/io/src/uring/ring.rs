@@ -32,6 +32,8 @@ enum Sleep {
     /// idle broker as 100 % iowait; this costs a second system call. (Polling the ring's own descriptor does not work:
     /// deferred work does not wake it.)
     InPoll { event: OwnedFd },
+    /// In somebody else's loop, which waits on an eventfd of the ring.
+    Elsewhere,
 }
 
 impl Ring {
@@ -85,14 +87,41 @@ impl Ring {
     pub(crate) fn sleep_in_poll(&mut self) -> io::Result<()> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.inner.submitter().register_eventfd(event.as_raw_fd())?;
-        self.inner.completion().disable_eventfd();
+        self.refuse_signals();
         self.sleep = Sleep::InPoll { event };
         Ok(())
     }
 
+    /// Never sleeps from now on: the wakers' eventfd, which this answers a duplicate of, signals the ring's work too. (A
+    /// second eventfd would not do: the kernel signals none from inside the wake-up of another.)
+    pub(crate) fn bridge(&mut self, wake: &WakeState) -> io::Result<OwnedFd> {
+        if matches!(self.sleep, Sleep::InPoll { .. }) {
+            self.inner.submitter().unregister_eventfd()?;
+        }
+        self.inner.submitter().register_eventfd(wake.event().as_raw_fd())?;
+        self.refuse_signals();
+        self.sleep = Sleep::Elsewhere;
+        wake.event().try_clone_to_owned()
+    }
+
+    pub(crate) fn is_bridged(&self) -> bool {
+        matches!(self.sleep, Sleep::Elsewhere)
+    }
+
     /// Whether wakes must come through the ring.
-    pub(crate) fn sleeps_in_ring(&self) -> bool {
+    pub(crate) fn takes_wakes(&self) -> bool {
         matches!(self.sleep, Sleep::InRing)
+    }
+
+    /// The eventfd signals new work from now on. Look for work after this and before sleeping.
+    pub(crate) fn ask_for_signals(&mut self) {
+        self.inner.completion().enable_eventfd();
+        // The kernel marks work and then looks whether to signal; we ask for signals and then look for work.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn refuse_signals(&mut self) {
+        self.inner.completion().disable_eventfd();
     }
 
     /// Queues a submission; enters the kernel only when the queue is full.
@@ -127,18 +156,18 @@ impl Ring {
         match &self.sleep {
             Sleep::InRing => self.enter(1, timeout),
             Sleep::InPoll { .. } => self.wait_in_poll(timeout, wake),
+            // Only at the end, when the other loop is gone.
+            Sleep::Elsewhere => self.enter(1, timeout),
         }
     }
 
     fn wait_in_poll(&mut self, timeout: Option<Duration>, wake: &WakeState) {
         self.flush();
-        self.inner.completion().enable_eventfd();
-        // The kernel marks work and then looks whether to signal; we ask for signals and then look for work.
-        fence(Ordering::SeqCst);
+        self.ask_for_signals();
         if !self.has_work() && self.inner.completion().is_empty() {
             self.poll(timeout, wake);
         }
-        self.inner.completion().disable_eventfd();
+        self.refuse_signals();
         self.flush();
     }
 
