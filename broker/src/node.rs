@@ -21,6 +21,7 @@ use crate::config::typed::{IoDriver, Profile, StorageMode};
 use crate::core::start::{self, CoreSeat, Front, Serving, StorageSeat};
 use crate::process::plan::{NodeError, NodePlan, RunningNode, ServingListener, Sizing, StartError};
 use crate::process::run::advertised_text;
+use crate::process::stop::Phase;
 
 /// Starts every core and blocks until the node serves.
 ///
@@ -28,7 +29,9 @@ use crate::process::run::advertised_text;
 /// [`StartError`]; whatever was started has ended.
 pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
     let config = Arc::clone(&plan.config);
+    plan.readiness.set(Phase::Starting("recovering from the journal".to_owned()));
     let storage = prepare_storage(&plan)?;
+    plan.readiness.set(Phase::Starting("opening partitions".to_owned()));
     let (ready, serving) = mpsc::channel();
     let (directory, durability) = (storage.directory, storage.durability);
     let threads = start_threads(plan, storage.me, storage.cluster_id, storage.seats, ready)?;
@@ -177,7 +180,7 @@ fn start_threads(
     storage: Vec<StorageSeat>,
     ready: mpsc::Sender<Result<Serving, start::StartError>>,
 ) -> Result<Vec<CoreThread>, StartError> {
-    let NodePlan { config, sizing, listeners, shards, stop, .. } = plan;
+    let NodePlan { config, sizing, listeners, shards, stop, readiness } = plan;
     let core_count = shards.len() as u32;
     let settings = storage_settings(&sizing);
     let mut front = Some(Front { listen: listeners, stop, ready });
@@ -193,6 +196,7 @@ fn start_threads(
             storage_settings: settings,
             memory_bytes: sizing.memory_per_shard_bytes,
             publisher: shard.publisher,
+            readiness: readiness.clone(),
             cluster_id: Arc::clone(&cluster_id),
             // Core 0 accepts: it is the first one of the loop.
             front: front.take(),

@@ -2,8 +2,9 @@
 //!
 //! Reading order: [`limits`] (every bound), [`journal`] and [`storage`] (bytes that last), [`state_machine`],
 //! [`producer_state`] and [`partition`] (what a partition is), [`store`] (all partitions of a core), [`waiters`],
-//! [`egress`] (how bytes leave), [`mesh`] and [`placement`] (the other cores).
+//! [`budget`] (memory that many share), [`egress`] (how bytes leave), [`mesh`] and [`placement`] (the other cores).
 
+pub mod budget;
 pub mod egress;
 pub mod journal;
 pub mod limits;

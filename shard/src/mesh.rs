@@ -111,17 +111,19 @@ pub fn seats<Q: Send, R: Send>(core_count: u32, credits: u32) -> Vec<Seat<Q, R>>
     assert!(core_count > 0, "a mesh needs at least one core");
     assert!(credits > 0, "a mesh needs at least one credit");
     let notifiers: Arc<[OnceLock<Notifier>]> = (0..core_count).map(|_| OnceLock::new()).collect();
-    let mut links: Vec<Vec<Option<Link<Q, R>>>> =
-        (0..core_count).map(|_| (0..core_count).map(|_| None).collect()).collect();
-    for low in 0..core_count as usize {
-        for high in low + 1..core_count as usize {
+    // Row by row: a core links to those before it, who keep their ends, so each row ends in order of the peers.
+    let mut rows: Vec<Vec<Option<Link<Q, R>>>> = Vec::with_capacity(core_count as usize);
+    for _ in 0..core_count {
+        let mut own = Vec::with_capacity(core_count as usize);
+        for earlier in &mut rows {
             let (left, right) = link_pair(credits as usize);
-            links[low][high] = Some(left);
-            links[high][low] = Some(right);
+            earlier.push(Some(left));
+            own.push(Some(right));
         }
+        own.push(None);
+        rows.push(own);
     }
-    links
-        .into_iter()
+    rows.into_iter()
         .enumerate()
         .map(|(core, links)| Seat {
             core: CoreId(core as u32),

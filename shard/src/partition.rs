@@ -67,6 +67,8 @@ pub struct IncomingBatch {
 pub struct Appended {
     pub base_offset: Offset,
     pub log_start: Offset,
+    /// It was in the log already: nothing was appended.
+    pub duplicate: bool,
 }
 
 /// Invariants: `log_start <= high_watermark <= durable_end <= log_end` (the group asserts it); `staged` is empty
@@ -163,7 +165,7 @@ impl Partition {
                 if let Some(ticket) = ticket {
                     self.wait_for_original(end, ticket);
                 }
-                return Ok(Appended { base_offset, log_start: self.log_start() });
+                return Ok(Appended { base_offset, log_start: self.log_start(), duplicate: true });
             }
             refused => return Err(AppendError::Producer(refused)),
         }
@@ -184,7 +186,7 @@ impl Partition {
         self.staged = Some(StampedBatch { header, bytes: bytes.freeze(), buffer_bytes });
         self.group.step(Event::Proposal { end }, effects);
         self.carry_out(effects, carrier);
-        Ok(Appended { base_offset, log_start: self.log_start() })
+        Ok(Appended { base_offset, log_start: self.log_start(), duplicate: false })
     }
 
     fn wait_for_original(&mut self, end: Offset, ticket: CommitTicket) {

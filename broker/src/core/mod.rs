@@ -22,6 +22,7 @@ use std::task::{Poll, Waker};
 use ringlog_io::{Io, Task};
 use ringlog_protocol::ids::TopicPartition;
 use ringlog_raft::ids::ReplicaId;
+use ringlog_shard::budget::Budget;
 use ringlog_shard::egress::Egress;
 use ringlog_shard::mesh::CoreId;
 use ringlog_shard::placement::core_of;
@@ -32,6 +33,8 @@ use ringlog_shard::waiters::Watchers;
 use crate::config::BrokerConfig;
 use crate::controller::{Controller, METADATA_PARTITION, MetadataImage};
 use crate::observe::ShardObserver;
+use crate::process::rate_limit::LineLimit;
+use crate::process::stop::Readiness;
 use crate::server::connections::Connections;
 use controller_host::ProducerIds;
 use messages::CoreMesh;
@@ -59,11 +62,16 @@ pub struct Core {
     /// What recovery found for this core and no image has claimed yet. Empty after the first image.
     recovered: RefCell<BTreeMap<TopicPartition, RecoveredPartition>>,
     pub connections: Connections,
+    /// Of lines about peers that break the protocol: one that does so in a loop must not fill the log.
+    pub violation_lines: RefCell<LineLimit>,
+    readiness: Readiness,
     /// On the controller's core only.
     controller: RefCell<Option<Controller>>,
     controller_ready: Flag,
     producer_ids: ProducerIds,
     produce_backlog: ProduceBacklog,
+    /// Memory of requests that are arriving or not yet dispatched.
+    pub receiving: Budget,
     /// Decompressed records of the batch being checked.
     pub scratch: RefCell<Vec<u8>>,
     /// Fetches that wait for bytes.

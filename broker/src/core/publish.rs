@@ -10,6 +10,7 @@ use crate::observe::histogram::Log2Histogram;
 use crate::observe::metrics::{EgressMetrics, PageCacheMetrics};
 use crate::observe::observer::Published;
 use crate::observe::snapshot::{IoFigures, ShardGauges, StorageFigures};
+use crate::process::stop::Phase;
 
 /// Publishes for as long as the core lives.
 pub async fn run(core: Rc<Core>) {
@@ -38,6 +39,9 @@ fn publish(core: &Core) {
         metrics.mesh.received = core.mesh.received_count();
         metrics.mesh.out_of_credits = core.mesh.out_of_credits_count();
     });
+    if let Some(reason) = sickness(core) {
+        core.readiness.set(Phase::Degraded(reason));
+    }
     core.observer.publish(&Published {
         now_ns: core.io.monotonic_now().as_nanos(),
         now_ms: core.io.wall_now_ms(),
@@ -47,13 +51,22 @@ fn publish(core: &Core) {
     });
 }
 
+/// Why this core serves only part of what it should.
+fn sickness(core: &Core) -> Option<String> {
+    if let Some(reason) = core.store.storage().poison() {
+        return Some(format!("{} takes no writes until a restart: {reason}", core.id));
+    }
+    let (key, reason) = core.store.unhealthy().into_iter().next()?;
+    Some(format!("partition {} of topic id {}: {reason}", key.partition.0, key.topic))
+}
+
 fn gauges(core: &Core) -> ShardGauges {
     ShardGauges {
         connections: core.connections.count() as u64,
         partitions: core.store.partition_count() as u64,
         requests_in_flight: core.connections.busy_count() as u64,
         fetches_waiting: core.fetches_waiting.get(),
-        receive_bytes: core.connections.held_bytes(),
+        receive_bytes: core.receiving.used_bytes(),
         egress_pinned_bytes: 0,
         memory_budget_bytes: core.memory_bytes,
     }

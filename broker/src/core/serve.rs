@@ -171,12 +171,17 @@ impl Appends {
             .enumerate()
             .map(|(at, part)| {
                 let ticket = gather.as_ref().map(|gather| gather.ticket(at as u32));
+                let (records, bytes) = (part.batch.header.record_count, part.batch.bytes.len());
                 match core.store.append(part.key, part.batch, ticket) {
-                    Ok(appended) => ProducedPart {
-                        error: ErrorCode::None,
-                        base_offset: appended.base_offset,
-                        log_start: appended.log_start,
-                    },
+                    Ok(appended) => {
+                        core.observer
+                            .count(|metrics| metrics.produce.add(appended.duplicate, records, bytes));
+                        ProducedPart {
+                            error: ErrorCode::None,
+                            base_offset: appended.base_offset,
+                            log_start: appended.log_start,
+                        }
+                    }
                     Err(error) => failed(append_error_code(&error)),
                 }
             })

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use ringlog_io::{Io, ListenOptions, Listener, Priority};
 use ringlog_raft::ids::ReplicaId;
+use ringlog_shard::budget::Budget;
 use ringlog_shard::egress::{Egress, EgressMode};
-use ringlog_shard::limits::{DRAIN_MS_MAX, LISTEN_BACKLOG, RECEIVE_BUFFER_SOCKET_BYTES};
+use ringlog_shard::limits::{
+    DRAIN_MS_MAX, LISTEN_BACKLOG, RECEIVE_BUFFER_SOCKET_BYTES, RECEIVE_MEMORY_DIVISOR,
+};
 use ringlog_shard::mesh::{Mesh, Seat};
 use ringlog_shard::storage::{CoreStorage, ShardRecovery, StorageError, StorageSettings};
 use ringlog_shard::store::Store;
@@ -31,7 +34,7 @@ use crate::controller::{
 use crate::coordinator::RunnerError;
 use crate::observe::ShardObserver;
 use crate::observe::snapshot::SnapshotPublisher;
-use crate::process::stop::StopSignal;
+use crate::process::stop::{Readiness, StopSignal};
 use crate::server::acceptor::Acceptor;
 use crate::server::connections::Connections;
 
@@ -48,6 +51,7 @@ pub struct CoreSeat {
     pub storage_settings: StorageSettings,
     pub memory_bytes: u64,
     pub publisher: SnapshotPublisher,
+    pub readiness: Readiness,
     /// The cluster's id, for a cluster that is made now; a later start finds it in the metadata.
     pub cluster_id: Arc<str>,
     /// Of the acceptor's core only.
@@ -140,10 +144,13 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
         has_image: Cell::new(false),
         recovered: RefCell::new(recovered),
         connections: Connections::default(),
+        violation_lines: RefCell::default(),
+        readiness: seat.readiness,
         controller: RefCell::new(None),
         controller_ready: super::Flag::default(),
         producer_ids: controller_host::ProducerIds::default(),
         produce_backlog: serve::ProduceBacklog::default(),
+        receiving: Budget::new(seat.memory_bytes / RECEIVE_MEMORY_DIVISOR),
         scratch: RefCell::default(),
         fetches_waiting: Cell::new(0),
         home_watches: HomeWatches::default(),

@@ -10,6 +10,7 @@ use ringlog_protocol::messages::api_versions::{ApiVersionsRequest, ApiVersionsRe
 use super::reply::{reply, reply_at};
 use super::{Request, RequestError};
 use crate::core::Core;
+use crate::observe::stage::Stage;
 use crate::server::Connection;
 use crate::server::replies::Answer;
 
@@ -18,7 +19,7 @@ pub(super) fn handle(
     connection: &Rc<Connection>,
     request: Request,
 ) -> Result<Answer, RequestError> {
-    let info = request.info.clone();
+    let mut info = request.info.clone();
     if info.answer == frame::Answer::UnsupportedVersion {
         // In version 0 whatever was asked, naming only ourselves, so that the client can try again (KIP-511).
         let response = handshake::unsupported_version_response();
@@ -27,6 +28,7 @@ pub(super) fn handle(
     }
     let asked = ApiVersionsRequest::decode(&mut request.body(), info.version)
         .map_err(|error| request.refuse(error))?;
+    info.clock.mark(Stage::Parse, core.io.monotonic_now().as_nanos());
     let error = check(core, &asked, info.version);
     let api_keys = if error == ErrorCode::None { handshake::advertised_keys() } else { Vec::new() };
     if info.version >= 3 && error == ErrorCode::None {

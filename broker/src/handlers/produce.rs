@@ -39,11 +39,11 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Pending,
         let reason = refusal.message.as_deref().unwrap_or_default();
         tracing::warn!(client_id = ?info.client_id, reason, "produce refused");
     }
-    let acks = wanted.acks;
+    let (acks, blanket_refused) = (wanted.acks, blanket.is_some());
     let (progress, parts) = prepare(core, &mut body, buffer_bytes, wanted, blanket, info.version).await;
     info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
     if acks == 0 {
-        let refused = progress.any_refused() | dispatch_silently(core, parts).await;
+        let refused = blanket_refused | progress.any_refused() | dispatch_silently(core, parts).await;
         // The client asked for no answer, so a closed connection is how it learns of an error, as on Kafka.
         return Ok(Pending::Ready(if refused { Answer::Close } else { Answer::Silence }));
     }

@@ -138,6 +138,31 @@ impl Default for ShardMetrics {
     }
 }
 
+impl ProduceMetrics {
+    /// Counts one accepted batch.
+    pub fn add(&mut self, duplicate: bool, records: i32, bytes: usize) {
+        if duplicate {
+            self.duplicates += 1;
+            return;
+        }
+        self.batches += 1;
+        self.records += u64::try_from(records).unwrap_or(0);
+        self.bytes += bytes as u64;
+    }
+}
+
+impl FetchMetrics {
+    /// Counts one answer, by the bytes that each of its partitions gives.
+    pub fn add(&mut self, partitions: impl Iterator<Item = u64>) {
+        let before = self.bytes;
+        for bytes in partitions.filter(|bytes| *bytes > 0) {
+            self.bytes += bytes;
+            self.partitions += 1;
+        }
+        self.empty += u64::from(self.bytes == before);
+    }
+}
+
 impl ApiMetrics {
     fn new(name: &'static str) -> ApiMetrics {
         ApiMetrics {

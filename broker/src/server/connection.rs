@@ -12,6 +12,7 @@ use std::rc::Rc;
 use bytes::BytesMut;
 use ringlog_io::{Monotonic, Priority, Socket};
 use ringlog_protocol::error_code::ErrorCode;
+use ringlog_shard::budget::Share;
 use ringlog_shard::egress::Outgoing;
 use ringlog_shard::limits::{PIPELINED_REQUESTS_MAX, REPLIES_PER_SEND_MAX};
 
@@ -37,8 +38,6 @@ pub struct Connection {
     frame_started: Cell<Option<Monotonic>>,
     /// A request is being served or a reply is not yet sent.
     busy: Cell<bool>,
-    /// Allocated for a frame that is not complete.
-    held_bytes: Cell<u64>,
     stopped: Cell<bool>,
 }
 
@@ -50,11 +49,6 @@ impl Connection {
     /// Since when a request has been arriving.
     pub fn frame_started(&self) -> Option<Monotonic> {
         self.frame_started.get()
-    }
-
-    /// Bytes allocated for a request that is still arriving.
-    pub fn held_bytes(&self) -> u64 {
-        self.held_bytes.get()
     }
 
     pub fn is_busy(&self) -> bool {
@@ -87,7 +81,6 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         last_active: Cell::new(core.io.monotonic_now()),
         frame_started: Cell::new(None),
         busy: Cell::new(false),
-        held_bytes: Cell::new(0),
         stopped: Cell::new(false),
     });
     let number = core.connections.insert(&connection);
@@ -102,7 +95,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         if matches!(closing, Closing::Frame(_) | Closing::Request(_)) {
             note(&core, FlightKind::ConnectionViolated);
         }
-        log_closing(&connection, &closing);
+        log_closing(&core, &connection, &closing);
     }
     replies.end();
     writer.await;
@@ -142,6 +135,7 @@ async fn read_requests(
     replies: &Replies,
 ) -> Result<(), Closing> {
     let mut reader = FrameReader::new(core.config.limits.request_bytes_max);
+    let mut held = core.receiving.share();
     loop {
         while let Some(frame) = reader.next_frame()? {
             connection.frame_started.set(None);
@@ -150,8 +144,10 @@ async fn read_requests(
             if !dispatch(core, connection, replies, frame, clock).await? {
                 return Ok(());
             }
+            // Its bytes are in a log's tail by now, or gone.
+            held.release();
         }
-        if connection.stopped.get() || !receive(core, connection, &mut reader).await? {
+        if connection.stopped.get() || !receive(core, connection, &mut reader, &mut held).await? {
             return if reader.is_between_frames() || connection.stopped.get() {
                 Ok(())
             } else {
@@ -159,7 +155,6 @@ async fn read_requests(
             };
         }
         connection.last_active.set(core.io.monotonic_now());
-        connection.held_bytes.set(reader.held_bytes() as u64);
         if !reader.is_between_frames() && connection.frame_started.get().is_none() {
             connection.frame_started.set(Some(connection.last_active.get()));
         }
@@ -167,7 +162,12 @@ async fn read_requests(
 }
 
 /// Receives once; false at the end of the stream.
-async fn receive(core: &Rc<Core>, connection: &Connection, reader: &mut FrameReader) -> io::Result<bool> {
+async fn receive(
+    core: &Rc<Core>,
+    connection: &Connection,
+    reader: &mut FrameReader,
+    held: &mut Share,
+) -> io::Result<bool> {
     match reader.next_receive() {
         NextReceive::Some => {
             let arrived = core.io.recv_some(&connection.socket).await?;
@@ -177,6 +177,7 @@ async fn receive(core: &Rc<Core>, connection: &Connection, reader: &mut FrameRea
             Ok(more)
         }
         NextReceive::Into { bytes } => {
+            held.grow_to(reader.next_capacity(bytes) as u64).await;
             let (buffer, bytes_max) = reader.take_buffer(bytes);
             let (received, buffer) = core.io.recv_into(&connection.socket, buffer, bytes_max).await;
             reader.return_buffer(buffer);
@@ -268,7 +269,7 @@ fn record_finished(
     });
 }
 
-fn log_closing(connection: &Connection, closing: &Closing) {
+fn log_closing(core: &Core, connection: &Connection, closing: &Closing) {
     match closing {
         // A peer that went away is daily business; one that speaks nonsense is worth a line.
         Closing::Receive(error) => tracing::debug!(peer = %connection.peer, %error, "connection lost"),
@@ -276,7 +277,11 @@ fn log_closing(connection: &Connection, closing: &Closing) {
             tracing::debug!(peer = %connection.peer, "connection closed inside a request")
         }
         Closing::Frame(_) | Closing::Request(_) => {
-            tracing::warn!(peer = %connection.peer, reason = %closing, "connection closed: not a request that can be served");
+            let admitted = core.violation_lines.borrow_mut().admit(core.io.monotonic_now().as_nanos());
+            if let Some(suppressed) = admitted {
+                let (peer, reason) = (connection.peer, closing);
+                tracing::warn!(%peer, %reason, suppressed, "connection closed: not a request that can be served");
+            }
         }
     }
 }

@@ -60,11 +60,6 @@ impl Connections {
         self.open.borrow().values().filter(|connection| connection.is_busy()).count()
     }
 
-    /// Bytes allocated for requests that are still arriving.
-    pub fn held_bytes(&self) -> u64 {
-        self.open.borrow().values().map(|connection| connection.held_bytes()).sum()
-    }
-
     /// Ends every connection at once.
     pub fn abort_all(&self) {
         self.open.borrow().values().for_each(|connection| connection.abort());

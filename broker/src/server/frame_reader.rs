@@ -73,14 +73,20 @@ impl FrameReader {
         }
     }
 
+    /// What the buffer's capacity will be once [`FrameReader::take_buffer`] made room for `bytes` more.
+    pub fn next_capacity(&self, bytes: usize) -> usize {
+        let arrived = self.buffer.len();
+        if self.buffer.capacity() > arrived {
+            return self.buffer.capacity();
+        }
+        let earned = self.completed_bytes_max.saturating_sub(arrived);
+        arrived + bytes.min(RECEIVE_BUFFER_BYTES_FIRST.max(arrived).max(earned))
+    }
+
     /// Lends the buffer for a large receive of at most `bytes`, with room made by what arrived.
     pub fn take_buffer(&mut self, bytes: usize) -> (BytesMut, usize) {
         let arrived = self.buffer.len();
-        if self.buffer.capacity() == arrived {
-            let earned =
-                RECEIVE_BUFFER_BYTES_FIRST.max(arrived).max(self.completed_bytes_max.saturating_sub(arrived));
-            self.buffer.reserve(bytes.min(earned));
-        }
+        self.buffer.reserve(self.next_capacity(bytes) - arrived);
         let room = self.buffer.capacity() - arrived;
         (std::mem::take(&mut self.buffer), bytes.min(room))
     }
@@ -92,11 +98,6 @@ impl FrameReader {
     /// Whether nothing of a further frame has arrived.
     pub fn is_between_frames(&self) -> bool {
         self.buffer.is_empty()
-    }
-
-    /// Bytes held for a frame that is not complete yet.
-    pub fn held_bytes(&self) -> usize {
-        self.buffer.capacity()
     }
 
     fn total_bytes(&self) -> Result<Option<usize>, FrameError> {

@@ -31,6 +31,17 @@ pub enum LogPiece {
     },
 }
 
+impl LogPiece {
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            LogPiece::Memory(bytes) => bytes.len() as u64,
+            LogPiece::File { length, .. } => u64::from(*length),
+        }
+    }
+}
+
 /// What a read found: whole batches in order, starting with the one that holds the offset asked for.
 #[derive(Clone, Debug)]
 pub struct LogRead {

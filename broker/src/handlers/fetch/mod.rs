@@ -59,6 +59,8 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
     let reads = share(&asked, &states, bytes_max);
     let results = wait::collect(core, reads).await;
     info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
+    let given = results.iter().map(|result| result.pieces.iter().map(LogPiece::bytes).sum());
+    core.observer.count(|metrics| metrics.fetch.add(given));
     Ok(answer(core, info, &topics, &asked, results))
 }
 

@@ -19,12 +19,6 @@ pub struct Grant {
     pub at_least_one: bool,
 }
 
-impl Grant {
-    pub fn is_nothing(self) -> bool {
-        self.bytes_max == 0 && !self.at_least_one
-    }
-}
-
 /// Shares `bytes_max` among the partitions in order.
 pub fn share(bytes_max: u32, wanted: &[Wanted]) -> Vec<Grant> {
     let mut left = bytes_max;
