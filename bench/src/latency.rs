@@ -45,6 +45,10 @@ impl LatencyHistogram {
 
     /// Records `count` equal latencies.
     pub fn record_many(&mut self, nanoseconds: u64, count: u64) {
+        // The library takes zero values as a sample of the maximum.
+        if count == 0 {
+            return;
+        }
         if nanoseconds > HIGHEST_NANOSECONDS {
             self.above_range += count;
         }
@@ -192,6 +196,12 @@ mod tests {
         assert_eq!((summary.count, summary.above_range), (2, 1));
         assert!(summary.max_nanoseconds >= HIGHEST_NANOSECONDS);
         assert_eq!(LatencyHistogram::new().summary(), None);
+        histogram.record_many(123, 0);
+        assert_eq!(histogram.count(), 2);
+        let mut untouched = LatencyHistogram::new();
+        untouched.record(1_000_000);
+        untouched.record_many(9_000_000, 0);
+        assert!(untouched.summary().is_some_and(|summary| summary.max_nanoseconds < 1_100_000));
     }
 
     #[test]

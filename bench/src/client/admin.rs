@@ -21,6 +21,8 @@ use super::error::ClientError;
 
 /// How long the broker may take for an administrative request.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause before a lookup is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// A replica id of -1 marks a consumer.
 const CONSUMER_REPLICA_ID: i32 = -1;
 
@@ -121,11 +123,29 @@ impl Client {
     }
 
     /// The offset of `query` in each partition of `topic` named in `partitions`. An offset of -1 means that no record
-    /// is at or after the time asked for.
+    /// is at or after the time asked for. A leader that does not know yet that it leads is asked again.
     ///
     /// # Errors
-    /// The first partition's error, or a failed request.
+    /// The first partition's error, if it does not pass within the metadata timeout, or a failed request.
     pub async fn offsets(
+        &self,
+        topic_name: &str,
+        partitions: &[i32],
+        query: OffsetQuery,
+    ) -> Result<BTreeMap<i32, i64>, ClientError> {
+        let deadline = self.io().monotonic_now() + self.config().metadata_timeout;
+        loop {
+            match self.offsets_once(topic_name, partitions, query).await {
+                Err(error) if error.is_retriable() && self.io().monotonic_now() < deadline => {
+                    self.forget_topic(topic_name);
+                    self.pause_until(RETRY_PAUSE, deadline).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn offsets_once(
         &self,
         topic_name: &str,
         partitions: &[i32],
@@ -147,13 +167,7 @@ impl Client {
         let mut offsets = BTreeMap::new();
         for (node_id, partitions) in by_leader {
             let connection = self.connection(Lane { node_id, number: 0 }).await?;
-            offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await.inspect_err(
-                |error| {
-                    if error.is_retriable() {
-                        self.forget_topic(topic_name);
-                    }
-                },
-            )?;
+            offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await?;
         }
         Ok(offsets)
     }

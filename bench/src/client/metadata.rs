@@ -100,7 +100,8 @@ pub async fn fetch_image(
                 .map(|name| MetadataRequestTopic { name: Some(name), ..MetadataRequestTopic::default() })
                 .collect()
         }),
-        allow_auto_topic_creation: create_missing,
+        // Before version 4 the broker's own setting decides.
+        allow_auto_topic_creation: create_missing || version < 4,
         ..MetadataRequest::default()
     };
     let body = connection

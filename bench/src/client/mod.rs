@@ -20,5 +20,10 @@ pub mod reader;
 pub mod reading;
 pub mod wait;
 
+#[cfg(test)]
+mod fake_broker;
+#[cfg(test)]
+mod tests;
+
 pub use cluster::{Client, ClientConfig};
 pub use error::ClientError;

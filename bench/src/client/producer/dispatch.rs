@@ -77,7 +77,8 @@ async fn requeue_failed<T: 'static>(inner: &Rc<Inner<T>>) {
 async fn dispatch<T: 'static>(inner: &Rc<Inner<T>>, group: Vec<Delivery<T>>) {
     let mut by_lane: BTreeMap<Lane, Routed<T>> = BTreeMap::new();
     for delivery in group {
-        if let Some(first) = inner.state.borrow().poison.clone() {
+        let poison = inner.state.borrow().poison.clone();
+        if let Some(first) = poison {
             finish(inner, delivery, Err(ClientError::Poisoned { first }));
             continue;
         }
