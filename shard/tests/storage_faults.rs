@@ -10,7 +10,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
-use ringlog_shard::journal::frame::FrameHeader;
+use ringlog_shard::journal::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::storage::{CoreStorage, LogSettings, NodeRecovery, StorageError};
 use storage_support::*;
@@ -84,7 +84,7 @@ fn a_torn_last_frame_is_a_tail() {
         let keys = three_partitions(&io, folder.path(), &model).await;
         let (file, frames) = frames(folder.path());
         let (position, header) = frames.last().expect("frames");
-        flip(&file, position + 48 + u64::from(header.body_bytes) - 1);
+        flip(&file, position + FRAME_HEADER_BYTES as u64 + u64::from(header.body_bytes) - 1);
         let recovery = recover_one(&io, folder.path()).await;
         assert_eq!(recovery.report.corruption, Vec::<String>::new());
         let core = open_recovered(&io, recovery, &model).await;

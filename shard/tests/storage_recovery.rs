@@ -88,12 +88,11 @@ fn files_are_recycled_and_nothing_is_lost() {
             opened[0].create(keys(), segments_of_1m);
             let idle: Vec<_> = (0..50).map(|number| partition(9, number)).collect();
             opened[0].create(idle.clone(), segments_of_1m);
-            let states = idle.iter().map(|key| {
+            for key in &idle {
                 let state = Bytes::from(format!("state of {key} in turn {turn}"));
                 model.borrow_mut().hard_state.insert(*key, state.clone());
-                (opened[0].logs[key], state)
-            });
-            opened[0].storage.persist_hard_states(states.collect());
+                opened[0].persist(*key, state);
+            }
             // 12 partitions x 180 x 12 KB: many times the journal's 6 MiB.
             for round in 0..180 {
                 for key in keys() {

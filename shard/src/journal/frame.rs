@@ -6,15 +6,16 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `RLJF` |
 //! | 4 | 2 | format version |
-//! | 6 | 2 | header length in bytes (48) |
+//! | 6 | 2 | header length in bytes (56) |
 //! | 8 | 8 | generation |
 //! | 16 | 8 | salt of the generation |
 //! | 24 | 8 | frame sequence: counts the core's frames from 1 within the generation |
-//! | 32 | 4 | length of the body in bytes |
-//! | 36 | 4 | number of entries |
-//! | 40 | 4 | core |
-//! | 44 | 4 | CRC-32 of the body, then of the 44 bytes before this field |
-//! | 48 | .. | body: entries back to back; then zeroes up to the next multiple of 4096 |
+//! | 32 | 8 | floor: the oldest frame of the core whose entries still counted when this one was written |
+//! | 40 | 4 | length of the body in bytes |
+//! | 44 | 4 | number of entries |
+//! | 48 | 4 | core |
+//! | 52 | 4 | CRC-32 of the body, then of the 52 bytes before this field |
+//! | 56 | .. | body: entries back to back; then zeroes up to the next multiple of 4096 |
 
 use ringlog_io::AlignedBuffer;
 
@@ -22,7 +23,7 @@ use super::entry::{Entry, EntryError};
 use super::format::{Cursor, FORMAT_VERSION, FRAME_ALIGNMENT_BYTES};
 
 /// Bytes before a frame's body.
-pub const FRAME_HEADER_BYTES: usize = 48;
+pub const FRAME_HEADER_BYTES: usize = 56;
 
 const FRAME_MAGIC: [u8; 4] = *b"RLJF";
 
@@ -42,6 +43,8 @@ pub struct FrameOrigin {
 pub struct FrameHeader {
     pub origin: FrameOrigin,
     pub sequence: u64,
+    /// Frames before this one may be overwritten or gone; each from it to `sequence` must be there.
+    pub floor: u64,
     pub body_bytes: u32,
     pub entry_count: u32,
     pub crc: u32,
@@ -76,10 +79,11 @@ impl FrameHeader {
         }
         let mut fields = || {
             let (version, header_bytes) = (cursor.u16()?, cursor.u16()?);
-            let (generation, salt, sequence) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+            let (generation, salt) = (cursor.u64()?, cursor.u64()?);
+            let (sequence, floor) = (cursor.u64()?, cursor.u64()?);
             let (body_bytes, entry_count, core) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
             let origin = FrameOrigin { generation, salt, core };
-            let header = FrameHeader { origin, sequence, body_bytes, entry_count, crc: cursor.u32()? };
+            let header = FrameHeader { origin, sequence, floor, body_bytes, entry_count, crc: cursor.u32()? };
             Some((version, header_bytes, header))
         };
         let (version, header_bytes, header) = fields().ok_or(FrameError::NoHeader)?;
@@ -100,9 +104,10 @@ impl FrameHeader {
         out[8..16].copy_from_slice(&self.origin.generation.to_le_bytes());
         out[16..24].copy_from_slice(&self.origin.salt.to_le_bytes());
         out[24..32].copy_from_slice(&self.sequence.to_le_bytes());
-        out[32..36].copy_from_slice(&self.body_bytes.to_le_bytes());
-        out[36..40].copy_from_slice(&self.entry_count.to_le_bytes());
-        out[40..44].copy_from_slice(&self.origin.core.to_le_bytes());
+        out[32..40].copy_from_slice(&self.floor.to_le_bytes());
+        out[40..44].copy_from_slice(&self.body_bytes.to_le_bytes());
+        out[44..48].copy_from_slice(&self.entry_count.to_le_bytes());
+        out[48..52].copy_from_slice(&self.origin.core.to_le_bytes());
         out
     }
 
@@ -208,9 +213,11 @@ impl FrameBuilder {
 
     /// Fills in header and padding; the buffer is ready to be written.
     #[must_use]
-    pub fn seal(mut self, origin: FrameOrigin, sequence: u64) -> AlignedBuffer {
+    pub fn seal(mut self, origin: FrameOrigin, sequence: u64, floor: u64) -> AlignedBuffer {
+        assert!(floor <= sequence, "floor {floor} above frame {sequence}");
         let body_bytes = u32::try_from(self.body_bytes()).expect("limits.rs bounds a frame below 4 GiB");
-        let mut header = FrameHeader { origin, sequence, body_bytes, entry_count: self.entry_count, crc: 0 };
+        let mut header =
+            FrameHeader { origin, sequence, floor, body_bytes, entry_count: self.entry_count, crc: 0 };
         let before_crc = header.encode_before_crc();
         self.crc.update(&before_crc);
         header.crc = self.crc.finalize();
@@ -249,11 +256,12 @@ mod tests {
                 builder.push(&owned.entry());
             }
             let expected_bytes = builder.frame_bytes();
-            let buffer = builder.seal(ORIGIN, sequence);
+            let buffer = builder.seal(ORIGIN, sequence, sequence / 2);
             let bytes = buffer.as_slice();
             prop_assert_eq!(bytes.len() as u64, expected_bytes);
             let header = FrameHeader::decode(bytes).expect("just written");
-            prop_assert_eq!((header.origin, header.sequence, header.frame_bytes()), (ORIGIN, sequence, expected_bytes));
+            prop_assert_eq!((header.origin, header.sequence, header.floor), (ORIGIN, sequence, sequence / 2));
+            prop_assert_eq!(header.frame_bytes(), expected_bytes);
             let body = &bytes[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + header.body_bytes as usize];
             let decoded = decode_body(&header, body).expect("just written");
             prop_assert_eq!(decoded.len(), entries.len());
@@ -272,7 +280,7 @@ mod tests {
                 builder.push(&owned.entry());
             }
             let used = FRAME_HEADER_BYTES + builder.body_bytes();
-            let mut bytes = builder.seal(ORIGIN, 9).as_slice().to_vec();
+            let mut bytes = builder.seal(ORIGIN, 9, 3).as_slice().to_vec();
             prop_assert!(read(&bytes).is_ok());
             prop_assert!(read(&bytes[..end.index(used)]).is_err());
             let bit = bit.index(used * 8);
@@ -285,7 +293,7 @@ mod tests {
     fn a_reused_buffer_leaves_nothing_behind() {
         let mut dirty = AlignedBuffer::new();
         dirty.resize(9000, 0xEE);
-        let buffer = FrameBuilder::new(dirty).seal(ORIGIN, 1);
+        let buffer = FrameBuilder::new(dirty).seal(ORIGIN, 1, 1);
         assert_eq!(buffer.len(), 4096);
         assert!(buffer.as_slice()[FRAME_HEADER_BYTES..].iter().all(|byte| *byte == 0));
         assert_eq!(read(buffer.as_slice()).map(|(_, entries)| entries), Ok(0));

@@ -50,6 +50,8 @@ pub struct FrameRun {
     pub end_detail: String,
     pub first_sequence: u64,
     pub last_sequence: u64,
+    /// What its last frame states as the oldest that counts.
+    pub floor: u64,
     pub entries: Vec<FoundEntry>,
     pub frame_count: u64,
 }
@@ -217,10 +219,12 @@ async fn read_run(
                     end_detail: String::new(),
                     first_sequence: header.sequence,
                     last_sequence: header.sequence,
+                    floor: header.floor,
                     entries: Vec::new(),
                     frame_count: 0,
                 });
                 run.last_sequence = header.sequence;
+                run.floor = header.floor;
                 run.entries.extend(entries);
                 run.frame_count += 1;
                 end += header.frame_bytes();
@@ -271,24 +275,26 @@ pub fn judge_core(files: Vec<FileScan>) -> CoreScan {
         runs.extend(file.later.into_iter().filter(|run| run.first_sequence > floor));
     }
     runs.sort_by_key(|run| run.first_sequence);
+    let floor = runs.last().map_or(0, |run| run.floor);
+    // All that these hold is covered, or stands again in later frames; others of their age are overwritten by now.
+    runs.retain(|run| run.last_sequence >= floor);
     let mut scan = CoreScan::default();
-    let mut previous: Option<&FrameRun> = None;
+    let mut expected = floor;
+    let mut before: Option<&FrameRun> = None;
     for run in &runs {
-        match previous {
-            Some(before) if run.first_sequence != before.last_sequence + 1 => scan.corruption.push(format!(
-                "{} at position {}: frames {} to {} are missing ({}), later ones are there",
-                before.path.display(),
-                before.end,
-                before.last_sequence + 1,
+        if run.first_sequence > expected {
+            let (path, position, detail) = match before {
+                Some(before) => (&before.path, before.end, before.end_detail.as_str()),
+                None => (&run.path, 0, "no frame"),
+            };
+            scan.corruption.push(format!(
+                "{} at position {position}: frames {expected} to {} are missing ({detail}), later ones are there",
+                path.display(),
                 run.first_sequence - 1,
-                before.end_detail,
-            )),
-            None if run.position > 0 => scan
-                .corruption
-                .push(format!("{} at position 0: no frame, later ones are there", run.path.display(),)),
-            _ => {}
+            ));
         }
-        previous = Some(run);
+        expected = run.last_sequence + 1;
+        before = Some(run);
     }
     scan.runs = runs;
     scan
@@ -310,6 +316,7 @@ mod tests {
             end_detail: "no frame header".to_owned(),
             first_sequence,
             last_sequence,
+            floor: 1,
             entries: Vec::new(),
             frame_count: last_sequence + 1 - first_sequence,
         }
@@ -326,11 +333,22 @@ mod tests {
         FileScan { first, later }
     }
 
+    fn floored(floor: u64, run: FrameRun) -> FrameRun {
+        FrameRun { floor, ..run }
+    }
+
+    #[test]
+    fn free_files_below_the_floor_do_not_count() {
+        let files =
+            vec![file(Some(run("a", 0, 1, 5)), vec![]), file(Some(floored(17, run("c", 0, 17, 20))), vec![])];
+        check(files, &[(17, 20)], 0);
+    }
+
     #[test]
     fn files_in_any_order_make_one_run_of_frames() {
         let files = vec![
             file(Some(run("b", 0, 21, 30)), vec![]),
-            file(Some(run("c", 0, 31, 35)), vec![]),
+            file(Some(floored(11, run("c", 0, 31, 35))), vec![]),
             file(Some(run("a", 0, 11, 20)), vec![]),
         ];
         check(files, &[(11, 20), (21, 30), (31, 35)], 0);
@@ -338,7 +356,10 @@ mod tests {
 
     #[test]
     fn what_an_earlier_use_left_behind_a_torn_first_frame_is_ignored() {
-        let files = vec![file(None, vec![run("a", 8192, 3, 10)]), file(Some(run("b", 0, 11, 20)), vec![])];
+        let files = vec![
+            file(None, vec![run("a", 8192, 3, 10)]),
+            file(Some(floored(11, run("b", 0, 11, 20))), vec![]),
+        ];
         check(files, &[(11, 20)], 0);
     }
 
@@ -349,7 +370,10 @@ mod tests {
 
     #[test]
     fn a_bad_first_frame_before_a_later_one_is_corruption() {
-        let files = vec![file(None, vec![run("a", 4096, 22, 25)]), file(Some(run("b", 0, 11, 20)), vec![])];
+        let files = vec![
+            file(None, vec![floored(11, run("a", 4096, 22, 25))]),
+            file(Some(run("b", 0, 11, 20)), vec![]),
+        ];
         check(files, &[(11, 20), (22, 25)], 1);
         check(vec![file(None, vec![run("a", 4096, 2, 5)])], &[(2, 5)], 1);
     }

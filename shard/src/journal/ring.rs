@@ -1,6 +1,7 @@
 //! The core's journal files: one that fills, those that are full, those that may be overwritten. Bookkeeping only, no I/O.
 //!
-//! Files are freed strictly oldest first, so that the frames that still count are always one unbroken run.
+//! Files are freed strictly oldest first, so the frames that still count are always one unbroken run, from the floor that
+//! each frame states. Below it a free file may still hold old frames and its neighbour may be gone.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ pub struct JournalFileInfo {
     pub bytes: u64,
     /// Where its last frame ends.
     pub position: u64,
+    /// Sequence of its first frame.
+    pub first_frame: u64,
 }
 
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(super) struct RingFile {
     pub(super) bytes: u64,
     pub(super) position: u64,
     pub(super) serial: FileSerial,
+    /// Sequence of its first frame in this use; `None` while it has none.
+    pub(super) first_frame: Option<u64>,
 }
 
 /// Where a frame goes.
@@ -66,8 +71,8 @@ impl FileRing {
             self.filled.push_back(previous);
         }
         let serial = self.take_serial();
-        let JournalFileInfo { path, bytes, position } = info;
-        self.current = Some(RingFile { file, path, bytes, position, serial });
+        let JournalFileInfo { path, bytes, position, first_frame } = info;
+        self.current = Some(RingFile { file, path, bytes, position, serial, first_frame: Some(first_frame) });
         self.next_number += 1;
     }
 
@@ -84,7 +89,8 @@ impl FileRing {
 
     /// A new file, empty.
     pub(super) fn add_free(&mut self, file: File, path: PathBuf, bytes: u64) {
-        self.free.push_back(RingFile { file, path, bytes, position: 0, serial: FileSerial(u64::MAX) });
+        let serial = FileSerial(u64::MAX);
+        self.free.push_back(RingFile { file, path, bytes, position: 0, serial, first_frame: None });
     }
 
     /// Room for `bytes` in the current file.
@@ -96,6 +102,14 @@ impl FileRing {
         let slot = Slot { file: current.file.clone(), position: current.position, serial: current.serial };
         current.position += bytes;
         Some(slot)
+    }
+
+    /// Says that this frame goes into the current file; returns the oldest frame that still counts.
+    pub(super) fn note_frame(&mut self, sequence: u64) -> u64 {
+        if let Some(current) = &mut self.current {
+            current.first_frame.get_or_insert(sequence);
+        }
+        self.filled.front().or(self.current.as_ref()).and_then(|file| file.first_frame).unwrap_or(sequence)
     }
 
     /// Closes the current file to further frames.
@@ -115,6 +129,7 @@ impl FileRing {
         let Some(mut file) = self.free.pop_front() else { return false };
         file.serial = self.take_serial();
         file.position = 0;
+        file.first_frame = None;
         self.current = Some(file);
         true
     }

@@ -379,12 +379,13 @@ async fn write_frames(shared: Rc<Shared>) {
 async fn write_frame(shared: &Shared, place: &JournalPlace, mut frame: Frame) -> io::Result<()> {
     let builder = frame.builder.take().expect("a journal with files builds its frames in buffers");
     let slot = find_slot(shared, builder.frame_bytes()).await;
-    let sequence = {
+    let (sequence, floor) = {
         let mut state = shared.state.borrow_mut();
+        let sequence = state.next_frame;
         state.next_frame += 1;
-        state.next_frame - 1
+        (sequence, state.ring.note_frame(sequence))
     };
-    let buffer = builder.seal(place.origin, sequence);
+    let buffer = builder.seal(place.origin, sequence, floor);
     let written_bytes = buffer.len() as u64;
     let started = shared.io.monotonic_now();
     if cfg!(feature = "planted-early-ack") {

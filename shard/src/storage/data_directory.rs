@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use ringlog_io::{FileLock, Io};
 use ringlog_protocol::ids::{NodeId, TopicId};
 
+use super::durable_folder::make_folder;
+
 /// Version of the directory as a whole: what files there are and what each is for. The files carry their own.
 pub const DIRECTORY_FORMAT_VERSION: u32 = 1;
 
@@ -81,10 +83,7 @@ impl DataDirectory {
         identity: &Identity,
     ) -> Result<DataDirectory, DataDirectoryError> {
         let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
-        let is_missing = !io.path_exists(path).await.map_err(failed)?;
-        if is_missing {
-            io.create_directories(path).await.map_err(failed)?;
-        }
+        make_folder(io, path).await.map_err(failed)?;
         let names = list(io, path).await?;
         let has_format = names.iter().any(|name| name == FORMAT_NAME);
         if has_format {
@@ -106,8 +105,7 @@ impl DataDirectory {
             write_identity(io, path, &meta).await.map_err(failed)?;
         }
         let data = path.join(DATA_NAME);
-        io.create_directories(&data).await.map_err(failed)?;
-        io.sync_directory(path).await.map_err(failed)?;
+        make_folder(io, &data).await.map_err(failed)?;
         Ok(DataDirectory {
             path: path.to_owned(),
             journal: journal.map_or_else(|| path.join(JOURNAL_NAME), Path::to_owned),

@@ -14,6 +14,7 @@ pub mod checkpoint;
 pub mod core_storage;
 pub mod data_directory;
 mod deletion;
+pub(crate) mod durable_folder;
 mod flush;
 pub mod folder;
 mod index;

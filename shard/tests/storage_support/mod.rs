@@ -15,8 +15,8 @@ use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_shard::journal::JournalSettings;
 use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::storage::{
-    CoreStorage, DataDirectory, Durable, Identity, LogId, LogPiece, LogSettings, NodeRecovery, StampedBatch,
-    StorageSettings,
+    CoreStorage, DataDirectory, Durable, Identity, LogId, LogPiece, LogSettings, NodeRecovery,
+    RecoveredPartition, StampedBatch, StorageSettings,
 };
 
 /// The smallest journal that works, so that files are recycled all the time.
@@ -105,6 +105,10 @@ pub struct Model {
     pub sent: BTreeMap<TopicPartition, Vec<Bytes>>,
     pub acknowledged_end: BTreeMap<TopicPartition, Offset>,
     pub hard_state: BTreeMap<TopicPartition, Bytes>,
+    /// Hard states in the order of their sequences, whether acknowledged or not.
+    pub states_sent: BTreeMap<TopicPartition, Vec<(u64, Bytes)>>,
+    /// Sequence of the newest acknowledged hard state.
+    pub state_acknowledged: BTreeMap<TopicPartition, u64>,
     pub deleted: Vec<TopicPartition>,
 }
 
@@ -120,6 +124,15 @@ impl Core {
         let mut logs = BTreeMap::new();
         for recovered in storage.take_recovered() {
             let key = recovered.key;
+            check_hard_state(&model.borrow(), &recovered);
+            // What was under way and did not last is as if it had never been: its sequences are given again.
+            let newest = recovered.hard_state_sequence;
+            model
+                .borrow_mut()
+                .states_sent
+                .entry(key)
+                .or_default()
+                .retain(|(sequence, _)| *sequence <= newest);
             let id = storage.open_log(recovered, settings, &mut |_| {}).await.expect("open");
             logs.insert(key, id);
         }
@@ -143,7 +156,11 @@ impl Core {
         self.storage.set_durable_listener(move |reports: &[Durable]| {
             let mut model = model.borrow_mut();
             for report in reports {
-                let (Some(key), Some(end)) = (names.get(&report.log), report.end_offset) else { continue };
+                let Some(key) = names.get(&report.log) else { continue };
+                let Some(end) = report.end_offset else {
+                    model.state_acknowledged.insert(*key, report.sequence);
+                    continue;
+                };
                 let previous = model.acknowledged_end.insert(*key, end);
                 assert!(previous.is_none_or(|previous| previous < end), "acknowledged in order");
             }
@@ -159,6 +176,17 @@ impl Core {
         self.storage.append(id, batch).expect("append");
     }
 
+    pub fn persist(&self, key: TopicPartition, state: Bytes) {
+        let sequence = self.storage.persist_hard_states(vec![(self.logs[&key], state.clone())])[0];
+        let mut model = self.model.borrow_mut();
+        let sent = model.states_sent.entry(key).or_default();
+        assert!(
+            sent.last().is_none_or(|(last, _)| *last < sequence),
+            "{key}: sequence {sequence} after {sent:?}"
+        );
+        sent.push((sequence, state));
+    }
+
     /// Waits until everything appended is acknowledged.
     pub async fn settle(&self, io: &Io) {
         loop {
@@ -172,6 +200,20 @@ impl Core {
             io.sleep(std::time::Duration::from_millis(1)).await;
         }
     }
+}
+
+/// The newest acknowledged hard state, or a newer one that was under way, came back.
+fn check_hard_state(model: &Model, recovered: &RecoveredPartition) {
+    let key = recovered.key;
+    let Some(acknowledged) = model.state_acknowledged.get(&key) else { return };
+    let sent = model.states_sent.get(&key).expect("acknowledged after it was sent");
+    let found = recovered.hard_state.as_ref().map(|state| (recovered.hard_state_sequence, state.clone()));
+    let found = found.unwrap_or_else(|| panic!("{key}: no hard state, {acknowledged} was acknowledged"));
+    assert!(
+        found.0 >= *acknowledged && sent.contains(&found),
+        "{key}: {found:?}, acknowledged {acknowledged}"
+    );
+    assert!(recovered.next_sequence > found.0);
 }
 
 /// All bytes of a log, read by the public reading path in steps of `step_bytes`.

@@ -55,6 +55,7 @@ struct OpenFile {
     file: ringlog_io::File,
     path: PathBuf,
     position: u64,
+    first_frame: u64,
 }
 
 struct Writer<'a> {
@@ -89,7 +90,7 @@ impl Writer<'_> {
         }
         let open = self.open.as_mut().expect("a file was just opened");
         let builder = std::mem::replace(&mut self.builder, FrameBuilder::new(AlignedBuffer::new()));
-        let buffer = builder.seal(self.origin, self.next_frame);
+        let buffer = builder.seal(self.origin, self.next_frame, 1);
         let (result, _) = self.io.write_direct(&open.file, open.position, buffer, WriteSync::Data).await;
         result.map_err(|source| RecoveryError::Io { path: open.path.clone(), source })?;
         open.position += frame_bytes;
@@ -104,17 +105,13 @@ impl Writer<'_> {
         let file = create_file(self.io, &path, self.file_bytes)
             .await
             .map_err(|source| RecoveryError::Io { path: path.clone(), source })?;
-        self.open = Some(OpenFile { file, path, position: 0 });
+        self.open = Some(OpenFile { file, path, position: 0, first_frame: self.next_frame });
         Ok(())
     }
 
     fn close_file(&mut self) {
-        if let Some(open) = self.open.take() {
-            self.files.push(JournalFileInfo {
-                path: open.path,
-                bytes: self.file_bytes,
-                position: open.position,
-            });
+        if let Some(OpenFile { path, position, first_frame, .. }) = self.open.take() {
+            self.files.push(JournalFileInfo { path, bytes: self.file_bytes, position, first_frame });
         }
     }
 

@@ -122,9 +122,9 @@ impl Disk {
             let mut file = vec![0; length];
             for start in (0..length).step_by(SECTOR_BYTES) {
                 let source = if dice.roll(2) == 0 { new } else { old };
-                for index in start..(start + SECTOR_BYTES).min(length) {
-                    file[index] = source.get(index).copied().unwrap_or(0);
-                }
+                let end = (start + SECTOR_BYTES).min(length);
+                let available = source.get(start..end.min(source.len())).unwrap_or_default();
+                file[start..start + available.len()].copy_from_slice(available);
             }
             kept.insert(name, file);
         }

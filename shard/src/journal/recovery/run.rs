@@ -20,6 +20,7 @@ use crate::journal::format::{MANIFEST_NAME, Manifest, ManifestError, generation_
 use crate::journal::frame::FrameOrigin;
 use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
 use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
+use crate::storage::durable_folder::make_folder;
 use crate::storage::folder::{
     DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name, partition_folder,
     segment_name, topic_folder,
@@ -91,7 +92,7 @@ pub async fn recover_with(
     settings.journal.validate()?;
     let journal = directory.journal().to_owned();
     let data = directory.data();
-    create_folder(io, &journal).await?;
+    make_folder(io, &journal).await.map_err(|source| RecoveryError::Io { path: journal.clone(), source })?;
     let folders = list_partitions(io, &data).await?;
     let old = read_manifest(io, &journal, &data, !folders.is_empty()).await?;
     let mut report = RecoveryReport::default();
@@ -124,15 +125,6 @@ pub async fn recover_with(
 
 fn step(hook: RecoveryHook<'_>, step: RecoveryStep) -> Result<(), RecoveryError> {
     hook(step).map_err(|source| RecoveryError::Stopped { step, source })
-}
-
-async fn create_folder(io: &Io, path: &Path) -> Result<(), RecoveryError> {
-    let failed = |source| RecoveryError::Io { path: path.to_owned(), source };
-    io.create_directories(path).await.map_err(failed)?;
-    if let Some(parent) = path.parent() {
-        io.sync_directory(parent).await.map_err(failed)?;
-    }
-    Ok(())
 }
 
 async fn read_manifest(
