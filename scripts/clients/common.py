@@ -14,6 +14,8 @@ import time
 import traceback
 
 CONSUME_DEADLINE_SECONDS = 15.0
+# With acks=0 nothing says that the bytes have left; a connection closed at once may lose them.
+SETTLE_SECONDS = 0.3
 
 
 class Record:

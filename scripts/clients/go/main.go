@@ -219,6 +219,10 @@ func produce(task job) (string, error) {
 	if failure != nil {
 		return "", failure
 	}
+	if task.Acks == "0" {
+		// Nothing says that the bytes have left; a connection closed at once may lose them.
+		time.Sleep(300 * time.Millisecond)
+	}
 	if task.Acks != "0" {
 		for index, offset := range offsets {
 			if offset != offsets[0]+int64(index) {

@@ -49,6 +49,8 @@ def produce(job):
         raise common.Mismatch(f"{len(delivered)} of {len(records)} delivered, {left} left, first failure: {failures[:1]}")
     if job["acks"] != "0" and delivered != list(range(delivered[0], delivered[0] + len(records))):
         raise common.Mismatch(f"offsets are not one run: {delivered[:5]} ... {delivered[-3:]}")
+    if job["acks"] == "0":
+        time.sleep(common.SETTLE_SECONDS)
     return f"{len(records)} records"
 
 

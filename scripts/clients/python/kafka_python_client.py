@@ -32,6 +32,8 @@ def produce(job):
         ]
         producer.flush(timeout=40)
         offsets = [future.get(timeout=10).offset for future in futures]
+        if job["acks"] == "0":
+            time.sleep(common.SETTLE_SECONDS)
     finally:
         producer.close(timeout=10)
     if job["acks"] != "0" and offsets != list(range(offsets[0], offsets[0] + len(records))):

@@ -122,6 +122,10 @@ public final class JavaClient {
                     topic, partition, record.timestamp, record.key, record.value, record.headers)));
             }
             producer.flush();
+            if (acks.equals("0")) {
+                // Nothing says that the bytes have left; a connection closed at once may lose them.
+                Thread.sleep(300);
+            }
         }
         long first = -1;
         for (int index = 0; index < sent.size(); index++) {
