@@ -8,11 +8,11 @@
 //! clients), [`messages`] (generated from `protocol/schema`), [`records`] (record batches v2).
 #![forbid(unsafe_code)]
 
-pub mod ids;
-pub mod wire;
-pub mod error_code;
 pub mod api;
+pub mod error_code;
 pub mod frame;
 pub mod handshake;
+pub mod ids;
 pub mod messages;
 pub mod records;
+pub mod wire;
