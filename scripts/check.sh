@@ -18,14 +18,14 @@ gate_fmt() { cargo fmt --all --check; }
 gate_deny() {
   local deny="$CACHE/tools/bin/cargo-deny"
   [ -x "$deny" ] || deny="$(command -v cargo-deny)" || { echo "cargo-deny is missing: scripts/install-tools.sh gates" >&2; return 1; }
-  cargo fetch --locked --quiet
+  cargo fetch --locked --quiet || return 1
   "$deny" --offline --locked --log-level error check bans licenses sources
 }
 
 # Scripts at least parse, and the Python ones compile.
 gate_shell() {
   local file
-  for file in scripts/*.sh .ci/run; do bash -n "$file"; done
+  for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
   python3 - scripts <<'PY'
 import pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):

@@ -6,13 +6,14 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/ringlog"
 CARGO_DENY_VERSION=0.20.2
+CARGO_FUZZ_VERSION=0.13.2
 
 usage() {
   cat <<'TEXT'
 usage: scripts/install-tools.sh [GROUP...]
 
 groups (default: all):
-  gates      rustfmt, clippy and cargo-deny (compiled once: about two minutes on two cores)
+  gates      rustfmt, clippy, cargo-deny and cargo-fuzz (compiled once: about three minutes on two cores)
   clients    kcat, Python, Go and Java clients, compiled into the cache
   kafka      Apache Kafka as a peer (scripts/kafka-peer.sh install)
   profile    valgrind
@@ -43,6 +44,16 @@ stamp_of() { cat "$@" | cksum; }
 fresh() { local name="$1"; shift; [ "$(cat "$CACHE/stamps/$name" 2>/dev/null)" = "$(stamp_of "$@")" ]; }
 made() { local name="$1"; shift; mkdir -p "$CACHE/stamps"; stamp_of "$@" > "$CACHE/stamps/$name"; }
 
+# cargo_tool NAME VERSION: compiled into the cache once. Unoptimised: that halves the time, and both are quick enough.
+cargo_tool() {
+  local name="$1" version="$2" target
+  [ "$("$CACHE/tools/bin/$name" --version 2>/dev/null)" != "$name $version" ] || return 0
+  note "cargo install $name $version"
+  target="$(mktemp -d)"
+  CARGO_TARGET_DIR="$target" cargo install --quiet --locked --debug --root "$CACHE/tools" --version "$version" "$name" </dev/null
+  rm -rf -- "$target"
+}
+
 install_gates() {
   command -v cargo >/dev/null || { note "cargo is missing: install Rust by rustup"; return 1; }
   if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
@@ -50,15 +61,9 @@ install_gates() {
     rustup component add rustfmt clippy
   fi
   need cc gcc
-  local deny="$CACHE/tools/bin/cargo-deny"
-  if [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
-    note "cargo install cargo-deny $CARGO_DENY_VERSION"
-    # Unoptimised: it compiles in half the time and checks this lock file in a second.
-    local target; target="$(mktemp -d)"
-    CARGO_TARGET_DIR="$target" cargo install --quiet --locked --debug --root "$CACHE/tools" \
-      --version "$CARGO_DENY_VERSION" cargo-deny </dev/null
-    rm -rf -- "$target"
-  fi
+  cargo_tool cargo-deny "$CARGO_DENY_VERSION"
+  need c++ g++
+  cargo_tool cargo-fuzz "$CARGO_FUZZ_VERSION"
 }
 
 install_python() {

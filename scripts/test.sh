@@ -8,7 +8,8 @@ usage() {
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
   --quick   gates, Rust tests, a smoke run of real clients               (under 8 minutes on two cores)
-  (none)    quick, a pairwise matrix of real clients, bad input          (at most 25 minutes, tools already installed)
+  (none)    quick, the planted bug, fuzz targets, a pairwise matrix of real clients, bad input
+                                                         (at most 25 minutes, tools already installed)
   --full    the full matrix on both drivers, bad input on both, the Kafka peer as control; writes docs/evidence/skeleton/
 TEXT
 }
@@ -51,8 +52,33 @@ quick() {
 
 build_ci() { stage "build, profile ci" cargo build --locked --quiet --profile ci --bin ringlog; }
 
+# Each target for a quarter of a minute, from an empty corpus; findings stay under protocol/fuzz/artifacts/.
+fuzz() {
+  local target corpus
+  corpus="$(mktemp -d)"
+  for target in $(cd protocol/fuzz/fuzz_targets && ls | sed 's/\.rs$//'); do
+    mkdir -p "$corpus/$target"
+    (cd protocol && RUSTC_BOOTSTRAP=1 PATH="${XDG_CACHE_HOME:-$HOME/.cache}/ringlog/tools/bin:$PATH" \
+      cargo fuzz run "$target" "$corpus/$target" -- -max_total_time=15 -max_len=4096 -print_final_stats=1 2>&1 | tail -n 12) || return 1
+  done
+  rm -rf -- "$corpus"
+}
+
+# The planted bug (acknowledge before the journal write completes) must be seen.
+planted() {
+  cargo test --locked --quiet -p ringlog-shard --features planted-early-ack --test storage_faults \
+    an_acknowledgement_before_the_journal_write_is_caught
+}
+
+planted_in_simulation() {
+  cargo test --locked --quiet -p ringlog-broker --features planted-early-ack --test simulation \
+    an_acknowledgement_before_the_journal_write_is_caught_within_ten_seeds
+}
+
 plain() {
   quick
+  stage "planted bug" planted
+  stage "fuzz" fuzz
   build_ci
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
@@ -60,6 +86,9 @@ plain() {
 
 full() {
   quick
+  stage "planted bug" planted
+  stage "planted bug, simulated" planted_in_simulation
+  stage "fuzz" fuzz
   build_ci
   local evidence=docs/evidence/skeleton
   mkdir -p "$evidence"
