@@ -25,6 +25,15 @@ const RECORD_OVERHEAD_BYTES: u64 = 16;
 const WORKERS_MAX: u32 = 10_000;
 const THREADS_MAX: u32 = 256;
 
+const AFTER_HELP: &str = "\
+Examples (`ringlog bench` and `ringlog-bench` are the same):
+  ringlog bench                                            a broker of its own, 60 s, 10k records/s of 1 KiB
+  ringlog bench produce -b host:9092 --rate 200k/s --record-size 100 --records-per-batch 10 --partitions 100
+  ringlog bench consume --consumers 4 --preload 1GiB
+  ringlog bench e2e --rate 50MB/s --acks 1 -o json --report run.json
+
+Exit codes: 0 measured and every record verified, 1 failed, 2 wrong usage, 130 interrupted.";
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,11 +82,12 @@ pub enum Output {
 /// Without --bootstrap-server it starts a broker of its own on a temporary folder in the current directory (so that
 /// this file system is measured) and removes it afterwards.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// What to measure.
     #[arg(value_enum, default_value = "e2e")]
     pub workload: Workload,
-    /// Broker addresses, HOST:PORT[,HOST:PORT]. Any Kafka broker; plain TCP.
+    /// Broker addresses, HOST:PORT, separated by commas. Any Kafka broker; plain TCP.
     #[arg(short = 'b', long, value_name = "LIST")]
     pub bootstrap_server: Option<String>,
     /// Topic to use; a missing one is created. Default: a new one, deleted at the end.

@@ -3,7 +3,7 @@
 //! Library of `ringlog bench`, `ringlog cat` and `ringlog topic`, and of the binary `ringlog-bench`. It uses the wire
 //! format of `ringlog-protocol` and the executor of `ringlog-io`, and knows nothing of the broker.
 //!
-//! Reading order: [`args`] (what can be asked for), [`run`] (the phases), [`worker`] (producers and readers),
+//! Reading order: [`args`] (what can be asked for), [`mod@run`] (the phases), [`worker`] (producers and readers),
 //! [`pacing`] (when records are meant to be sent), [`record`], [`payload`], [`verify`] (was it all delivered),
 //! [`latency`], [`report`]; then [`client`].
 #![forbid(unsafe_code)]

@@ -32,6 +32,16 @@ impl Phases {
         Phases { start, measure_start, measure_end: measure_start.saturating_add(nanoseconds(duration)) }
     }
 
+    /// Phases in which nothing is measured and no time ends the load.
+    pub fn unmeasured(start: Nanoseconds) -> Phases {
+        Phases { start, measure_start: u64::MAX, measure_end: u64::MAX }
+    }
+
+    /// Whether there is a measured time.
+    pub fn has_measurement(&self) -> bool {
+        self.measure_start < self.measure_end
+    }
+
     /// Whether what happens at `time` is measured.
     pub fn measures(&self, time: Nanoseconds) -> bool {
         (self.measure_start..self.measure_end).contains(&time)
@@ -240,6 +250,9 @@ mod tests {
         assert!(phase_name(1_000, phases).starts_with("warm-up"));
         assert!(phase_name(1_120, phases).starts_with("measuring"));
         assert_eq!(phase_name(1_150, phases), "draining");
+        assert!(phases.has_measurement());
+        let unmeasured = Phases::unmeasured(5);
+        assert!(!unmeasured.has_measurement() && !unmeasured.measures(u64::MAX));
     }
 
     #[test]

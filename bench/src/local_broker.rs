@@ -3,13 +3,14 @@
 //!
 //! The folder lies in the current directory on purpose: it is that file system which is measured.
 
+use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,13 +33,18 @@ pub struct LocalBroker {
     child: Child,
     directory: PathBuf,
     address: BrokerAddress,
+    /// The end of its log, shown when it fails.
+    last_words: Arc<Mutex<VecDeque<String>>>,
 }
+
+/// Lines of the broker's log that are kept.
+const LAST_WORDS_MAX: usize = 40;
 
 impl LocalBroker {
     /// Starts `ringlog broker` on a free port and waits until it serves.
     ///
     /// # Errors
-    /// No binary, no folder, a broker that ends or stays silent; its last words are on standard error.
+    /// No binary, no folder, a broker that ends or stays silent; its last words are printed.
     pub fn start(
         cpuset: Option<&str>,
         more_args: &[String],
@@ -58,6 +64,7 @@ impl LocalBroker {
             .args(more_args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             // Interrupting the run must not reach the broker first: it is ended here, after the run.
             .process_group(0);
         let spawned = command.spawn().map_err(|source| {
@@ -67,12 +74,16 @@ impl LocalBroker {
         });
         let mut child = spawned?;
         let stdout = child.stdout.take();
+        let last_words = Arc::default();
+        if let Some(stderr) = child.stderr.take() {
+            keep_last_words(stderr, Arc::clone(&last_words));
+        }
         let unknown = BrokerAddress {
             host: String::new(),
             port: 0,
             origin: crate::client::address::AddressOrigin::Bootstrap,
         };
-        let mut broker = LocalBroker { child, directory, address: unknown };
+        let mut broker = LocalBroker { child, directory, address: unknown, last_words };
         broker.address = broker.wait_until_ready(stdout, interrupt)?;
         Ok(broker)
     }
@@ -118,7 +129,7 @@ impl LocalBroker {
                         .child
                         .wait()
                         .map_err(|source| BenchError::local("the temporary broker", source))?;
-                    return Err(broker_error(&format!("it ended with {status}; its own message is above")));
+                    return Err(broker_error(&format!("it ended with {status}; its last words are below")));
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
@@ -132,6 +143,12 @@ impl LocalBroker {
     }
 
     fn end_process(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            // It ended before it was told to: what it said last is what the user needs.
+            for line in self.last_words.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                eprintln!("broker: {line}");
+            }
+        }
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid
             && matches!(self.child.try_wait(), Ok(None))
@@ -158,6 +175,19 @@ impl Drop for LocalBroker {
             eprintln!("ringlog bench: cannot remove {}: {error}", self.directory.display());
         }
     }
+}
+
+/// Reads the broker's log so that it never blocks on a full pipe, and keeps the end of it. The thread ends with the broker.
+fn keep_last_words(stderr: ChildStderr, last_words: Arc<Mutex<VecDeque<String>>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut kept = last_words.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() == LAST_WORDS_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(line);
+        }
+    });
 }
 
 fn broker_error(reason: &str) -> BenchError {
@@ -229,7 +259,8 @@ mod tests {
             Command::new("true").stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("true exists");
         let stdout = child.stdout.take();
         let address = parse_bootstrap("x").expect("valid").remove(0);
-        let mut broker = LocalBroker { child, directory: directory.clone(), address };
+        let mut broker =
+            LocalBroker { child, directory: directory.clone(), address, last_words: Arc::default() };
         let result = broker.wait_until_ready(stdout, &Interrupt::default());
         assert!(matches!(result, Err(BenchError::Broker { .. })), "{result:?}");
         drop(broker);

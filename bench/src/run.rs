@@ -5,6 +5,8 @@
 
 mod measure;
 mod setup;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,7 +28,8 @@ pub fn run(args: Args) -> ExitCode {
         Ok(plan) => plan,
         Err(error) => return explain(&error),
     };
-    let result = execute(&plan).and_then(|report| {
+    let interrupt = Interrupt::install().map_err(|source| BenchError::local("cannot handle signals", source));
+    let result = interrupt.and_then(|interrupt| execute(&plan, &interrupt)).and_then(|report| {
         print(&plan, &report)?;
         Ok(report.verdict)
     });
@@ -46,23 +49,18 @@ fn explain(error: &BenchError) -> ExitCode {
 ///
 /// # Errors
 /// What kept it from being measured. A measured run that failed is a report.
-pub fn execute(plan: &Plan) -> Result<Report, BenchError> {
-    let interrupt =
-        Interrupt::install().map_err(|source| BenchError::local("cannot handle signals", source))?;
-    let progress = Progress::new();
-    let target = Target::prepare(plan, &interrupt, &progress)?;
+pub fn execute(plan: &Plan, interrupt: &Interrupt) -> Result<Report, BenchError> {
+    let mut progress = Progress::new();
+    let target = Target::prepare(plan, interrupt, &progress)?;
     let topic = block_on_with(setup::executor_config(plan, 0), |io| {
         let target = &target;
-        let interrupt = &interrupt;
         async move { unless_interrupted(&io, interrupt, TopicSetup::prepare(&io, plan, target)).await }
     })??;
-    let mut progress = progress;
-    let measured = measure(plan, &target, &topic, &interrupt, &mut progress);
+    let measured = measure(plan, &target, &topic, interrupt, &mut progress);
     progress.finish();
     // The topic goes also when the measurement failed; an error of the measurement matters more than one of this.
     let cleaned = clean_up(plan, &target, &topic);
-    let report = report_of(plan, &target, &topic, measured?);
-    let mut report = report;
+    let mut report = report_of(plan, &target, &topic, measured?);
     if let Err(error) = cleaned {
         report.warnings.push(format!("the topic could not be deleted: {error}"));
     }

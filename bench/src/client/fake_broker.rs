@@ -15,6 +15,7 @@ use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::frame::{RequestHeader, ResponseHeader};
 use ringlog_protocol::ids::{Offset, TopicId};
 use ringlog_protocol::messages::api_versions::{ApiVersion, ApiVersionsResponse};
+use ringlog_protocol::messages::create_topics::{CreatableTopicResult, CreateTopicsResponse};
 use ringlog_protocol::messages::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use ringlog_protocol::messages::init_producer_id::InitProducerIdResponse;
 use ringlog_protocol::messages::list_offsets::{
@@ -26,7 +27,7 @@ use ringlog_protocol::messages::metadata::{
 use ringlog_protocol::messages::produce::{
     PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse,
 };
-use ringlog_protocol::records::batch::{BatchHeader, set_base_offset};
+use ringlog_protocol::records::batch::{BatchHeader, seal, set_base_offset};
 use ringlog_protocol::wire::{EncodeError, Piece, Reader, Records, Writer};
 
 pub const TOPIC: &str = "fake";
@@ -50,6 +51,16 @@ pub enum Mischief {
     Refuse(ErrorCode),
     /// Bytes that are no response of the API.
     Garbage,
+    /// Carry the request out, then keep this connection waiting.
+    Stall(Duration),
+    /// Produce: acknowledge and append nothing.
+    Lose,
+    /// Produce: append twice.
+    Repeat,
+    /// Produce: acknowledge, and append behind the next batch.
+    Postpone,
+    /// Produce: flip a bit of the first record's payload, and make the batch whole again.
+    Alter,
     /// Nothing wrong.
     None,
 }
@@ -95,6 +106,7 @@ struct State {
     end_offset: Cell<i64>,
     next_sequence: Cell<i32>,
     connections: Cell<u32>,
+    postponed: RefCell<Option<Vec<u8>>>,
 }
 
 impl FakeBroker {
@@ -110,6 +122,7 @@ impl FakeBroker {
             end_offset: Cell::new(0),
             next_sequence: Cell::new(0),
             connections: Cell::new(0),
+            postponed: RefCell::default(),
         });
         let accepting = state.clone();
         let acceptor = io.spawn(Priority::Foreground, async move {
@@ -178,6 +191,7 @@ async fn answer(state: &State, socket: &Socket, frame: &Bytes) -> bool {
             state.io.sleep(Duration::from_secs(3_600)).await;
             return false;
         }
+        Mischief::Stall(time) => state.io.sleep(*time).await,
         Mischief::WrongCorrelation => correlation_id += 1,
         Mischief::FrameLength(length) => {
             let bytes = Bytes::copy_from_slice(&length.to_be_bytes());
@@ -224,6 +238,7 @@ fn body(
                 .encode(writer, version)?;
         }
         ApiKey::Produce => return produce(state, version, reader, mischief, writer),
+        ApiKey::CreateTopics => create_topics(version, writer)?,
         ApiKey::Fetch => fetch(state, version, reader, writer)?,
         ApiKey::ListOffsets => list_offsets(state, version, reader, writer)?,
         other => panic!("the fake does not serve {other}"),
@@ -291,7 +306,7 @@ fn produce(
     let batch = topic.partition_data.first().and_then(|partition| partition.records).expect("a batch");
     let (error_code, base_offset) = match mischief {
         Mischief::Refuse(code) => (code.code(), -1),
-        _ => append(state, batch),
+        mischief => append_badly(state, mischief, batch),
     };
     let partition =
         PartitionProduceResponse { error_code, base_offset, ..PartitionProduceResponse::default() };
@@ -299,6 +314,33 @@ fn produce(
         TopicProduceResponse { name: TOPIC, topic_id: TOPIC_ID, partition_responses: vec![partition] };
     ProduceResponse { responses: vec![topic], ..ProduceResponse::default() }.encode(writer, version)?;
     Ok(request.acks != 0)
+}
+
+/// The planted bugs of a broker that loses, repeats, reorders or alters what it acknowledged.
+fn append_badly(state: &State, mischief: &Mischief, batch: &[u8]) -> (i16, i64) {
+    match mischief {
+        Mischief::Lose => return (0, state.end_offset.get()),
+        Mischief::Postpone => {
+            *state.postponed.borrow_mut() = Some(batch.to_vec());
+            return (0, state.end_offset.get());
+        }
+        Mischief::Repeat => {
+            append(state, batch);
+        }
+        Mischief::Alter => {
+            let mut altered = batch.to_vec();
+            let last_payload_byte = altered.len() - 2;
+            altered[last_payload_byte] ^= 1;
+            seal(&mut altered);
+            return append(state, &altered);
+        }
+        _ => {}
+    }
+    let appended = append(state, batch);
+    if let Some(postponed) = state.postponed.take() {
+        append(state, &postponed);
+    }
+    appended
 }
 
 /// Error code and base offset, with Kafka's rules for one idempotent producer.
@@ -324,6 +366,13 @@ fn append(state: &State, batch: &[u8]) -> (i16, i64) {
     state.log.borrow_mut().push(kept);
     state.end_offset.set(base_offset + i64::from(header.record_count));
     (0, base_offset)
+}
+
+/// The one topic there is cannot be made again.
+fn create_topics(version: i16, writer: &mut Writer) -> Result<(), EncodeError> {
+    let error_code = ErrorCode::TopicAlreadyExists.code();
+    let topic = CreatableTopicResult { name: TOPIC, error_code, ..CreatableTopicResult::default() };
+    CreateTopicsResponse { topics: vec![topic], ..CreateTopicsResponse::default() }.encode(writer, version)
 }
 
 fn fetch(

@@ -21,7 +21,7 @@ pub mod reading;
 pub mod wait;
 
 #[cfg(test)]
-mod fake_broker;
+pub(crate) mod fake_broker;
 #[cfg(test)]
 mod tests;
 

@@ -22,7 +22,8 @@ use super::reader::{Reader, ReaderOptions, RecordSink};
 use super::{Client, ClientConfig, ClientError};
 use crate::runtime::block_on;
 
-type Outcomes = Rc<RefCell<Vec<(u32, Result<Delivered, ClientError>)>>>;
+type Outcome = (u32, Result<Delivered, ClientError>);
+type Outcomes = Rc<RefCell<Vec<Outcome>>>;
 
 fn run<F: Future>(main: impl FnOnce(Io) -> F) -> F::Output {
     block_on(main).expect("an executor can be set up")
@@ -130,11 +131,7 @@ fn all_bootstrap_addresses_are_tried_and_reported() {
 }
 
 /// Sends `count` batches of two records through a producer and returns outcomes and the log's base sequences.
-fn produce(
-    config: FakeConfig,
-    settings: ProducerConfig,
-    count: u32,
-) -> (Vec<(u32, Result<Delivered, ClientError>)>, Vec<i32>) {
+fn produce(config: FakeConfig, settings: ProducerConfig, count: u32) -> (Vec<Outcome>, Vec<i32>) {
     run(|io| async move {
         let broker = FakeBroker::start(&io, config);
         let client = Client::connect(&io, client_config(&broker)).await.expect("bootstrap works");
@@ -175,7 +172,7 @@ fn settings(is_idempotent: bool, acks: Acks) -> ProducerConfig {
     }
 }
 
-fn offsets(outcomes: &[(u32, Result<Delivered, ClientError>)]) -> BTreeMap<u32, i64> {
+fn offsets(outcomes: &[Outcome]) -> BTreeMap<u32, i64> {
     let delivered =
         outcomes.iter().map(|(tag, result)| (*tag, result.as_ref().expect("delivered").base_offset));
     delivered.collect()

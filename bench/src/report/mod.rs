@@ -231,7 +231,7 @@ pub struct GeneratorReport {
     pub drivers: Vec<&'static str>,
     /// Share of the measured time in which each thread's loop did not sleep.
     pub thread_busy: Vec<f64>,
-    /// From being due and having room to being sent.
+    /// From being due, or let go by the window, to being sent.
     pub send_lag: Option<LatencySummary>,
     /// Whether the figures may be the generator's and not the broker's.
     pub is_limit: bool,
@@ -258,7 +258,7 @@ impl GeneratorReport {
         let lag = send_lag.percentile(99.0);
         if lag > SEND_LAG_P99_MAX_NANOSECONDS {
             reasons.push(format!(
-                "1 % of batches were sent {} or more after they were due and had room (limit {})",
+                "1 % of batches were sent {} or more after they were due, with room in the window (limit {})",
                 format_nanoseconds(lag),
                 format_nanoseconds(SEND_LAG_P99_MAX_NANOSECONDS)
             ));

@@ -81,7 +81,11 @@ fn latency_table(report: &Report) -> String {
         ("end to end (from intended time)", consumed.and_then(|consumed| consumed.end_to_end.as_ref())),
         ("fetch answers (service time)", consumed.and_then(|consumed| consumed.fetch.as_ref())),
     ];
-    for (name, summary) in rows.into_iter().filter_map(|(name, summary)| Some((name, summary?))) {
+    let rows: Vec<_> = rows.into_iter().filter_map(|(name, summary)| Some((name, summary?))).collect();
+    if rows.is_empty() {
+        return "no latencies: with acks=0 the broker does not answer (e2e measures arrival)\n".to_owned();
+    }
+    for (name, summary) in rows {
         table.add_row(latency_row(name, summary));
     }
     align_right(&mut table, 1..columns);

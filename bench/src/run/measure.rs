@@ -219,6 +219,8 @@ fn run_threads(
             return Err(BenchError::Interrupted);
         }
     }
+    // Threads that ended with the measured time leave the second sample to be taken here.
+    let after = after.or_else(|| target.pid.and_then(|pid| sample_process(pid).ok()));
     Ok((threads.join()?, before.zip(after)))
 }
 
@@ -316,8 +318,7 @@ fn preload(
     let thread = ThreadPlan { executor: executor_config(plan, 0), producers: vec![0], consumers: Vec::new() };
     let threads = Threads::spawn(vec![thread], &shared_state)?;
     if threads.wait_until_ready(interrupt) {
-        let start = monotonic_now();
-        shared_state.control.start(Phases { start, measure_start: u64::MAX, measure_end: u64::MAX });
+        shared_state.control.start(Phases::unmeasured(monotonic_now()));
     }
     let control: &Arc<Control> = &shared_state.control;
     while !threads.have_ended() {

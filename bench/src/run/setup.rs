@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringlog_io::{ExecutorConfig, Io};
 use ringlog_protocol::error_code::ErrorCode;
 
-use crate::args::{Pace, Plan};
+use crate::args::{Pace, Plan, Workload};
 use crate::client::address::BrokerAddress;
 use crate::client::admin::{NewTopic, OffsetQuery};
 use crate::client::producer::ProducerConfig;
@@ -131,16 +131,31 @@ impl TopicSetup {
             }
             Err(error) => return Err(error.into()),
         };
-        let image = client.topic(&name).await?;
-        let partitions: Vec<Partition> = image.partitions.keys().copied().collect();
-        // A run without preload reads what is there; every other run begins behind it.
-        let reads_all = plan.args.workload == crate::args::Workload::Consume && plan.preload_records == 0;
-        let query = if reads_all { OffsetQuery::Earliest } else { OffsetQuery::Latest };
-        let begin = client.offsets(&name, &partitions, query).await?;
         // The topic that the user named stays, also when this run made it.
         let is_ours = created && plan.args.topic.is_none();
+        let described = describe(&client, &name, plan).await;
+        if described.is_err() && is_ours {
+            // Of two errors the first one says more.
+            let _ = client.delete_topic(&name).await;
+        }
+        let (partitions, begin) = described?;
         Ok(TopicSetup { name, partitions, begin, is_ours, cluster_id: client.cluster_id(), run })
     }
+}
+
+/// The topic's partitions, and where the run begins in each.
+async fn describe(
+    client: &Client,
+    name: &str,
+    plan: &Plan,
+) -> Result<(Vec<Partition>, BTreeMap<Partition, i64>), BenchError> {
+    let image = client.topic(name).await?;
+    let partitions: Vec<Partition> = image.partitions.keys().copied().collect();
+    // A run without preload reads what is there; every other run begins behind it.
+    let reads_all = plan.args.workload == Workload::Consume && plan.preload_records == 0;
+    let query = if reads_all { OffsetQuery::Earliest } else { OffsetQuery::Latest };
+    let begin = client.offsets(name, &partitions, query).await?;
+    Ok((partitions, begin))
 }
 
 /// The executor of generator thread `index`.

@@ -64,7 +64,7 @@ pub struct ProducerOutcome {
     pub acknowledged: LatencyHistogram,
     /// From handing over to the connection to the answer.
     pub service: LatencyHistogram,
-    /// From being due and having room to being sent: the generator's own lag.
+    /// From being due, or let go by the window, to being sent: the generator's own lag.
     pub send_lag: LatencyHistogram,
     /// Waiting for room in the window: the broker's doing.
     pub window_wait: LatencyHistogram,
@@ -144,6 +144,8 @@ pub struct ProducerWorker {
     builder: BatchBuilder,
     value: Vec<u8>,
     next_partition: usize,
+    /// When the window last let a waiting request go.
+    blocked_until: Nanoseconds,
 }
 
 impl ProducerWorker {
@@ -173,6 +175,7 @@ impl ProducerWorker {
             value: Vec::new(),
             // Producers begin at different partitions, so that they do not walk in step.
             next_partition: member as usize % settings.partitions.len().max(1),
+            blocked_until: 0,
             settings,
             member,
         })
@@ -226,8 +229,11 @@ impl ProducerWorker {
         phases: Phases,
     ) -> Result<(), BenchError> {
         let asked_at = self.now();
-        self.wait_for_room().await;
-        let room_at = self.now();
+        if !self.has_room() {
+            self.wait_for_room().await;
+            self.blocked_until = self.now();
+        }
+        let waited = self.blocked_until.saturating_sub(asked_at);
         let mut request = Vec::new();
         let mut last_due = due;
         while request.len() < self.requested_batches() {
@@ -248,8 +254,9 @@ impl ProducerWorker {
         let mut outcome = self.outcome.borrow_mut();
         outcome.batches += request.len() as u64;
         if phases.measures(last_due) {
-            outcome.window_wait.record(room_at - asked_at);
-            outcome.send_lag.record(now.saturating_sub(last_due.max(room_at)));
+            outcome.window_wait.record(waited);
+            // What the window held back is the broker's delay, all else since the due time is ours.
+            outcome.send_lag.record(now.saturating_sub(last_due.max(self.blocked_until)));
             if now.saturating_sub(last_due) > LATE_NANOSECONDS {
                 outcome.late_batches += request.len() as u64;
             }
@@ -292,12 +299,19 @@ impl ProducerWorker {
         (self.settings.batches_per_request as usize).min(self.settings.partitions.len())
     }
 
+    /// The partitions of the next request.
+    fn next_partitions(&self) -> impl Iterator<Item = Partition> {
+        (0..self.requested_batches()).filter_map(|step| self.partition_at(self.next_partition + step))
+    }
+
+    fn has_room(&self) -> bool {
+        self.next_partitions().all(|partition| self.producer.has_room(&self.topic, partition))
+    }
+
     /// Waits until the partitions whose turn it is have room.
     async fn wait_for_room(&self) {
-        for step in 0..self.requested_batches() {
-            if let Some(partition) = self.partition_at(self.next_partition + step) {
-                self.producer.room(&self.topic, partition).await;
-            }
+        for partition in self.next_partitions() {
+            self.producer.room(&self.topic, partition).await;
         }
     }
 

@@ -187,8 +187,9 @@ async fn run_thread(
     };
     let busy = io.spawn(Priority::Foreground, measure_busy(io.clone(), phases));
     let mut outcome = run_workers(&io, &shared, phases, producers, consumers).await?;
-    // A run that was cancelled ends before the measured time does.
-    outcome.busy = if shared.control.is_cancelled() { 0.0 } else { busy.await };
+    // A run that was cancelled ends before the measured time does; a preload has none.
+    let has_figure = phases.has_measurement() && !shared.control.is_cancelled();
+    outcome.busy = if has_figure { busy.await } else { 0.0 };
     outcome.driver = io.driver_name();
     Ok(outcome)
 }

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(short, long, value_name = "TOPIC")]
     pub topic: Option<String>,
 
-    /// Broker addresses, HOST:PORT[,HOST:PORT]
+    /// Broker addresses, HOST:PORT, separated by commas
     #[arg(short, long, default_value = "127.0.0.1:9092", value_name = "LIST")]
     pub bootstrap_server: String,
 

@@ -21,7 +21,7 @@ use crate::process::exit::Exit;
 /// Create, list, describe and delete topics.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Broker addresses, HOST:PORT[,HOST:PORT]
+    /// Broker addresses, HOST:PORT, separated by commas
     #[arg(short, long, global = true, default_value = "127.0.0.1:9092", value_name = "LIST")]
     pub bootstrap_server: String,
 
