@@ -38,8 +38,6 @@ async fn open_cores(io: &Io, cores: u32, model: &Rc<RefCell<Model>>, reached: &R
         opened.push(Core::open(storage, Rc::clone(model), SEGMENTS_OF_64K).await);
     }
     check_against_model(io, &opened, model).await;
-    let found: Vec<_> = opened.iter().flat_map(|core| core.logs.keys().copied()).collect();
-    model.borrow_mut().states_sent.retain(|key, _| found.contains(key));
     adopt(io, &opened, model).await;
     opened
 }

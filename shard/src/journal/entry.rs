@@ -28,7 +28,7 @@ pub const ENTRY_HEAD_BYTES: usize = 40;
 pub const DATA_ENTRY_OVERHEAD_BYTES: usize = ENTRY_HEAD_BYTES + 16;
 
 /// No fixed part of an entry is longer: head and the fields of its kind.
-const FIXED_BYTES_MAX: usize = ENTRY_HEAD_BYTES + 48;
+const FIXED_BYTES_MAX: usize = ENTRY_HEAD_BYTES + 40;
 
 const FLAG_CARRIED: u8 = 1;
 
@@ -132,6 +132,21 @@ impl EntryBody<'_> {
     }
 }
 
+impl EntryBody<'_> {
+    /// Bytes of the fields before the payload.
+    fn fixed_bytes(&self) -> usize {
+        match self {
+            EntryBody::Data { .. } => 16,
+            EntryBody::Reference { .. } => 40,
+            EntryBody::Truncate { .. } => 20,
+            EntryBody::LogStart { .. } => 8,
+            EntryBody::Delete => 0,
+            EntryBody::HardState { .. } => 4,
+            EntryBody::SyncedTo(_) => 32,
+        }
+    }
+}
+
 /// The part of an entry before its payload, composed on the stack.
 pub(crate) struct EntryHead {
     bytes: [u8; FIXED_BYTES_MAX],
@@ -210,7 +225,7 @@ impl<'a> Entry<'a> {
     /// Bytes of the whole entry.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
-        self.head().length + self.payload().len()
+        ENTRY_HEAD_BYTES + self.body.fixed_bytes() + self.payload().len()
     }
 
     /// Reads the entry at the start of `bytes`; also says how many bytes it took.

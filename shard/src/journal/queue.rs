@@ -118,6 +118,11 @@ impl FrameQueue {
         }
     }
 
+    /// Number of the frame that was taken last; tickets count alike.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// The frame after which all that is queued now is durable.
     pub(super) fn ticket(&self) -> FrameTicket {
         FrameTicket(self.taken + self.frames.len() as u64)

@@ -104,12 +104,15 @@ impl FileRing {
         Some(slot)
     }
 
-    /// Says that this frame goes into the current file; returns the oldest frame that still counts.
-    pub(super) fn note_frame(&mut self, sequence: u64) -> u64 {
+    /// Says that this frame goes into the current file; returns the oldest frame that counts once it is durable, when
+    /// the files up to `released` do not count any more.
+    pub(super) fn note_frame(&mut self, sequence: u64, released: Option<FileSerial>) -> u64 {
         if let Some(current) = &mut self.current {
             current.first_frame.get_or_insert(sequence);
         }
-        self.filled.front().or(self.current.as_ref()).and_then(|file| file.first_frame).unwrap_or(sequence)
+        let counts = |file: &&RingFile| released.is_none_or(|serial| file.serial > serial);
+        let oldest = self.filled.iter().find(counts).or(self.current.as_ref());
+        oldest.and_then(|file| file.first_frame).unwrap_or(sequence)
     }
 
     /// Closes the current file to further frames.
@@ -178,5 +181,62 @@ impl FileRing {
 
     pub(super) fn all_direct(&self) -> bool {
         self.all().all(|file| file.file.is_direct())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlog_io::{Executor, ExecutorConfig, OpenOptions};
+
+    use super::*;
+
+    /// A ring over one real file that stands for all: the ring itself never touches it.
+    fn with_ring(check: impl FnOnce(FileRing, File)) {
+        let folder = tempfile::tempdir().expect("temp");
+        let executor = Executor::new(ExecutorConfig::default()).expect("one driver always works");
+        let io = executor.io();
+        let path = folder.path().join("file");
+        let file =
+            executor.run(async move { io.open(&path, OpenOptions::READ_WRITE_CREATE).await.expect("opens") });
+        check(FileRing::new(), file);
+    }
+
+    #[test]
+    fn the_floor_follows_what_is_released() {
+        with_ring(|mut ring, file| {
+            for name in ["a", "b", "c"] {
+                ring.add_free(file.clone(), PathBuf::from(name), 8192);
+            }
+            let mut serials = Vec::new();
+            for frame in 1..=6 {
+                if ring.place(4096).is_none() {
+                    ring.retire_current();
+                    assert!(ring.start_free());
+                    serials.push(ring.place(4096).expect("a fresh file has room").serial);
+                }
+                assert_eq!(ring.note_frame(frame, None), 1, "nothing was released");
+            }
+            assert_eq!(serials, [FileSerial(0), FileSerial(1), FileSerial(2)]);
+            assert_eq!(ring.filled_through(), Some(FileSerial(1)));
+            assert_eq!(ring.note_frame(7, Some(FileSerial(0))), 3);
+            assert_eq!(ring.note_frame(7, Some(FileSerial(1))), 5);
+            assert!(ring.release_through(FileSerial(0), 3, 8192).is_empty());
+            assert_eq!((ring.note_frame(7, None), ring.free_count()), (3, 1));
+        });
+    }
+
+    #[test]
+    fn files_beyond_the_maximum_or_too_short_are_given_up() {
+        with_ring(|mut ring, file| {
+            for (name, bytes) in [("short", 4096), ("a", 8192), ("b", 8192), ("c", 8192)] {
+                ring.add_free(file.clone(), PathBuf::from(name), bytes);
+                assert!(ring.start_free());
+                ring.retire_current();
+            }
+            let names = |files: Vec<RingFile>| files.into_iter().map(|file| file.path).collect::<Vec<_>>();
+            assert_eq!(names(ring.release_through(FileSerial(0), 9, 8192)), [PathBuf::from("short")]);
+            assert_eq!(names(ring.release_through(FileSerial(3), 2, 8192)), [PathBuf::from("a")]);
+            assert_eq!((ring.count(), ring.free_count()), (2, 2));
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! The journal of one core: takes entries, keeps exactly one write in flight, says what is durable in order.
 //!
 //! Owns the files through [`super::ring`] and the frames through [`super::queue`]. It never decides what may be
-//! recycled: whoever knows the segments calls [`Journal::release_through`].
+//! recycled: whoever knows the segments calls [`Journal::release_after`].
 //!
 //! Group commit needs no timer: whatever arrives while a frame is written is the next frame.
 
@@ -123,6 +123,10 @@ struct State {
     ring: FileRing,
     next_frame: u64,
     completed: u64,
+    /// From this frame on the files up to the serial do not count.
+    release: Option<(FrameTicket, FileSerial)>,
+    /// What the frame in flight says of that in its floor.
+    stated: Option<FileSerial>,
     poison: Option<PoisonReason>,
     stats: JournalStats,
 }
@@ -139,12 +143,22 @@ struct Shared {
     /// A frame ended, a file was freed or made, or the journal is poisoned.
     progress: Signal,
     urgent: Cell<bool>,
+    /// A file is being made.
+    growing: Cell<bool>,
+    /// Hold `Rc`s of this in turn: cleared when the journal is dropped.
+    tasks: RefCell<Vec<Task<()>>>,
 }
 
 /// One core's journal. Dropping it stops the writer; what was not durable is lost, as in a crash.
 pub struct Journal {
     shared: Rc<Shared>,
-    tasks: RefCell<Vec<Task<()>>>,
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let tasks = self.shared.tasks.take();
+        drop(tasks);
+    }
 }
 
 impl Journal {
@@ -176,7 +190,7 @@ impl Journal {
                 grow(&shared).await;
             }
         });
-        journal.tasks.borrow_mut().push(growth);
+        journal.shared.keep(growth);
         Ok(journal)
     }
 
@@ -193,6 +207,8 @@ impl Journal {
             ring,
             next_frame,
             completed: 0,
+            release: None,
+            stated: None,
             poison: None,
             stats: JournalStats::default(),
         };
@@ -205,9 +221,12 @@ impl Journal {
             work: Signal::default(),
             progress: Signal::default(),
             urgent: Cell::new(false),
+            growing: Cell::new(false),
+            tasks: RefCell::default(),
         });
         let writer = io.spawn(Priority::Foreground, write_frames(shared.clone()));
-        Journal { shared, tasks: RefCell::new(vec![writer]) }
+        shared.keep(writer);
+        Journal { shared }
     }
 
     /// Sets who hears of frames; before the first entry.
@@ -285,34 +304,20 @@ impl Journal {
         self.shared.state.borrow().poison.is_some()
     }
 
-    /// The newest file that takes no more frames. All its frames are durable.
+    /// The newest file that takes no more frames and is not about to be released. All its frames are durable.
     #[must_use]
     pub fn filled_through(&self) -> Option<FileSerial> {
-        self.shared.state.borrow().ring.filled_through()
+        let state = self.shared.state.borrow();
+        let newest = state.ring.filled_through()?;
+        let is_leaving = state.release.is_some_and(|(_, serial)| newest <= serial);
+        (!is_leaving).then_some(newest)
     }
 
-    /// Says that every entry in files up to `serial` is covered or copied, durably: those files are overwritten next.
-    pub fn release_through(&self, serial: FileSerial) {
-        let JournalSettings { file_bytes, file_count_max, .. } = self.shared.settings;
-        let unwanted =
-            self.shared.state.borrow_mut().ring.release_through(serial, file_count_max, file_bytes);
-        for file in unwanted {
-            let io = self.shared.io.clone();
-            let removal = self.shared.io.spawn(Priority::Background, async move {
-                // A file that stays is never read again: the next start removes its generation.
-                if let Err(error) = io.remove_file(&file.path).await {
-                    tracing::warn!(path = %file.path.display(), %error, "a journal file that is not wanted any more stays");
-                }
-            });
-            self.keep(removal);
-        }
+    /// Says that with the frame of `ticket` every entry in files up to `serial` is covered or copied. Those files are
+    /// overwritten only after a frame that states so is durable: before it a start would miss them.
+    pub fn release_after(&self, ticket: FrameTicket, serial: FileSerial) {
+        self.shared.state.borrow_mut().release = Some((ticket, serial));
         self.shared.progress.notify();
-    }
-
-    fn keep(&self, task: Task<()>) {
-        let mut tasks = self.tasks.borrow_mut();
-        tasks.retain(|task| !task.is_finished());
-        tasks.push(task);
     }
 
     /// While set, a write that finds no free file makes one beyond the maximum: it carries what frees the others.
@@ -337,8 +342,44 @@ impl Journal {
 }
 
 impl Shared {
+    fn keep(&self, task: Task<()>) {
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+    }
+
     fn observer(&self) -> Option<Rc<dyn JournalObserver>> {
         self.observer.borrow().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Frees the files that the frame which just became durable does without.
+    fn release_stated(&self) {
+        let JournalSettings { file_bytes, file_count_max, .. } = self.settings;
+        let unwanted = {
+            let mut state = self.state.borrow_mut();
+            let Some(serial) = state.stated.take() else { return };
+            if state.release.is_some_and(|(_, asked)| asked == serial) {
+                state.release = None;
+            }
+            state.ring.release_through(serial, file_count_max, file_bytes)
+        };
+        for file in unwanted {
+            let io = self.io.clone();
+            self.keep(self.io.spawn(Priority::Background, async move {
+                // A file that stays is never read again: the next start removes its generation.
+                if let Err(error) = io.remove_file(&file.path).await {
+                    tracing::warn!(path = %file.path.display(), %error, "a journal file that is not wanted any more stays");
+                }
+            }));
+        }
+    }
+
+    /// Whether a file may be made now: there may be more, or one must be, and none is being made already.
+    fn may_grow(&self) -> bool {
+        let state = self.state.borrow();
+        // A release that waits for its frame must not wait for the file that it would free.
+        let is_needed = self.urgent.get() || state.release.is_some();
+        (is_needed || state.ring.count() < self.settings.file_count_max) && !self.growing.get()
     }
 
     fn poison(&self, error: &io::Error) {
@@ -376,14 +417,18 @@ async fn write_frames(shared: Rc<Shared>) {
     }
 }
 
-async fn write_frame(shared: &Shared, place: &JournalPlace, mut frame: Frame) -> io::Result<()> {
+async fn write_frame(shared: &Rc<Shared>, place: &JournalPlace, mut frame: Frame) -> io::Result<()> {
     let builder = frame.builder.take().expect("a journal with files builds its frames in buffers");
     let slot = find_slot(shared, builder.frame_bytes()).await;
     let (sequence, floor) = {
         let mut state = shared.state.borrow_mut();
         let sequence = state.next_frame;
         state.next_frame += 1;
-        (sequence, state.ring.note_frame(sequence))
+        // A frame that was taken before the release was asked for has a floor without it: the next one states it.
+        let number = FrameTicket(state.queue.taken());
+        let released = state.release.filter(|(ticket, _)| number >= *ticket).map(|(_, serial)| serial);
+        state.stated = released;
+        (sequence, state.ring.note_frame(sequence, released))
     };
     let buffer = builder.seal(place.origin, sequence, floor);
     let written_bytes = buffer.len() as u64;
@@ -422,11 +467,12 @@ fn finish(shared: &Shared, frame: Frame, serial: FileSerial, buffer: Option<Alig
         announce(shared, &frame, serial);
     }
     shared.state.borrow_mut().queue.give_back(buffer, frame.notes);
+    shared.release_stated();
     shared.progress.notify();
 }
 
 /// Room for a frame: in the current file, else in a free one, else it waits or makes one.
-async fn find_slot(shared: &Shared, bytes: u64) -> Slot {
+async fn find_slot(shared: &Rc<Shared>, bytes: u64) -> Slot {
     let mut waited = false;
     loop {
         if let Some(slot) = shared.state.borrow_mut().ring.place(bytes) {
@@ -437,24 +483,40 @@ async fn find_slot(shared: &Shared, bytes: u64) -> Slot {
             observer.file_filled();
         }
         if shared.state.borrow_mut().ring.start_free() {
+            grow_ahead(shared);
             continue;
         }
         if !waited {
             waited = true;
             shared.state.borrow_mut().stats.file_waits += 1;
         }
-        if shared.urgent.get() || shared.state.borrow().ring.count() < shared.settings.file_count_max {
+        if shared.may_grow() {
             grow(shared).await;
         } else {
-            let may_go_on = || shared.urgent.get() || shared.state.borrow().ring.free_count() > 0;
+            let may_go_on = || shared.may_grow() || shared.state.borrow().ring.free_count() > 0;
             shared.progress.until(|| may_go_on().then_some(())).await;
         }
+    }
+}
+
+/// With the last free file begun the next one is made in the background, as far as the maximum allows.
+fn grow_ahead(shared: &Rc<Shared>) {
+    let wants_more = {
+        let ring = &shared.state.borrow().ring;
+        ring.free_count() == 0 && ring.count() < shared.settings.file_count_max
+    };
+    if wants_more && !shared.growing.get() {
+        let growing = Rc::clone(shared);
+        shared.keep(shared.io.spawn(Priority::Background, async move { grow(&growing).await }));
     }
 }
 
 /// Makes one more free file; a failure is logged, waited out and left to the caller's next try.
 async fn grow(shared: &Shared) {
     let Some(place) = &shared.place else { return };
+    if shared.growing.replace(true) {
+        return;
+    }
     let number = shared.state.borrow_mut().ring.take_number();
     let path = place.directory.join(file_name(place.origin.core, number));
     match create_file(&shared.io, &path, shared.settings.file_bytes).await {
@@ -464,6 +526,7 @@ async fn grow(shared: &Shared) {
             shared.io.sleep(Duration::from_millis(JOURNAL_CREATE_RETRY_MS)).await;
         }
     }
+    shared.growing.set(false);
     shared.progress.notify();
 }
 

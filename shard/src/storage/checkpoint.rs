@@ -135,7 +135,11 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
     let ticket = {
         let mut core = inner.core.borrow_mut();
         report.carried_entries = cover(&mut core, &inner.journal, &outcome, freed);
-        inner.journal.ticket()
+        let ticket = inner.journal.ticket();
+        if let Some(serial) = freed {
+            inner.journal.release_after(ticket, serial);
+        }
+        ticket
     };
     inner.journal.durable(ticket).await?;
     let mut core = inner.core.borrow_mut();
@@ -145,7 +149,6 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
                 log.presence.pop_front();
             }
         }
-        inner.journal.release_through(serial);
     }
     core.counters.checkpoints += 1;
     core.counters.carried_entries += report.carried_entries;

@@ -154,9 +154,10 @@ impl Log {
         let segment = self.segment_index(from).and_then(|index| self.segments.get(index));
         let Some(segment) = segment else { return ready(LogRead::nothing(from)) };
         let start = segment.handle.recall(from).unwrap_or_else(|| segment.index.at_or_before(from));
+        let (handle, bound) = (Arc::clone(&segment.handle), segment.synced_bytes);
+        // The index also knows batches that are in memory only.
         let reach = start.position.saturating_add(bytes_max);
         let near_end = segment.index.at_or_before_both(limit, reach);
-        let (handle, bound) = (Arc::clone(&segment.handle), segment.synced_bytes);
         Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound }) })
     }
 

@@ -277,10 +277,20 @@ pub async fn check_against_model(io: &Io, cores: &[Core], model: &Rc<RefCell<Mod
 
 /// After a restart what was sent but not stored is forgotten: the next append goes on from what is there.
 pub async fn adopt(io: &Io, cores: &[Core], model: &Rc<RefCell<Model>>) {
+    let found: Vec<_> = cores.iter().flat_map(|core| core.logs.keys().copied()).collect();
+    {
+        let Model { sent, deleted, states_sent, .. } = &mut *model.borrow_mut();
+        sent.retain(|key, _| found.contains(key) || deleted.contains(key));
+        states_sent.retain(|key, _| found.contains(key));
+    }
     for core in cores {
         for (key, id) in &core.logs {
             let bytes = read_all(io, &core.storage, *id, 1 << 20).await;
             let mut model = model.borrow_mut();
+            if model.deleted.contains(key) {
+                // Its deletion was not durable: it may come and go.
+                continue;
+            }
             model.acknowledged_end.insert(*key, core.storage.log(*id).log_end());
             model.sent.insert(*key, vec![Bytes::from(bytes)]);
         }
