@@ -72,14 +72,15 @@ impl GlommioExecutor {
                 nudged: Cell::new(false),
             });
             *core.glommio.borrow_mut() = Some(Rc::clone(&handles));
-            let bridge = ::glommio::spawn_local_into(
-                bridge(Rc::clone(core), Rc::clone(&handles), event),
-                handles.foreground,
-            )
-            .expect("the queue was just created");
+            let helper = |task: Pin<Box<dyn Future<Output = ()>>>| {
+                ::glommio::spawn_local_into(task, handles.foreground).expect("the queue was just created")
+            };
+            let listener = helper(Box::pin(listen(Rc::clone(&handles), event)));
+            let bridge = helper(Box::pin(bridge(Rc::clone(core), Rc::clone(&handles))));
             let output = main.await;
             handles.end_tasks().await;
             bridge.cancel().await;
+            listener.cancel().await;
             *core.glommio.borrow_mut() = None;
             output
         })
@@ -189,12 +190,19 @@ async fn run_until_ended<T>(future: impl Future<Output = T>, entry: LiveEntry) -
     }
 }
 
-/// The part of the native loop that is not scheduling.
-async fn bridge(core: Rc<Core>, handles: Rc<GlommioHandles>, event: OwnedFd) {
+/// Waits on the eventfd and tells the bridge. A task of its own, because glommio keeps one more waker each time a read in
+/// flight is polled, and the bridge turns more often than the eventfd signals.
+async fn listen(handles: Rc<GlommioHandles>, event: OwnedFd) {
     // SAFETY: the file takes the descriptor over.
     let event = unsafe { BufferedFile::from_raw_fd(event.into_raw_fd()) };
+    while event.read_at(0, 8).await.is_ok() {
+        handles.nudge();
+    }
+}
+
+/// The part of the native loop that is not scheduling.
+async fn bridge(core: Rc<Core>, handles: Rc<GlommioHandles>) {
     *handles.bridge.borrow_mut() = Some(poll_fn(|context| Poll::Ready(context.waker().clone())).await);
-    let mut signal = Box::pin(event.read_at(0, 8));
     loop {
         handles.nudged.set(false);
         let busy = {
@@ -215,18 +223,12 @@ async fn bridge(core: Rc<Core>, handles: Rc<GlommioHandles>, event: OwnedFd) {
             let deadline = core.timers.borrow().next_deadline();
             let timer = deadline.map(|deadline| Timer::new(deadline.saturating_since(core.now())));
             let mut timer = pin!(timer);
-            let signalled = poll_fn(|context| {
-                if signal.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(true);
-                }
+            poll_fn(|context| {
                 let due = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(context).is_ready());
-                if due || handles.nudged.get() { Poll::Ready(false) } else { Poll::Pending }
+                if due || handles.nudged.get() { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
             core.count_sleep(before);
-            if signalled {
-                signal = Box::pin(event.read_at(0, 8));
-            }
         }
         core.driver.borrow_mut().awake();
     }

@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     case!(direct_write_and_read_back),
     case!(direct_writes_must_be_aligned),
     case!(many_writes_at_once),
+    case!(many_reads_in_a_row),
     case!(open_options),
     case!(lengths),
     case!(directories),
@@ -114,6 +115,19 @@ async fn many_writes_at_once(env: Env) {
     let all = env.io.read_at(&file, 0, 60_000).await.expect("read");
     for index in 0..600 {
         assert!(all[index * 100..(index + 1) * 100] == pattern(100, index));
+    }
+}
+
+/// More than a counter of 16 bits holds: a scheduler that keeps something for each turn shows here.
+async fn many_reads_in_a_row(env: Env) {
+    let file = env.io.open(&env.directory.join("file"), OpenOptions::READ_WRITE_CREATE).await.expect("open");
+    env.io.write_at(&file, 0, vec![pattern(4_096, 3)]).await.expect("write");
+    let rounds = if env.io.driver_name() == "sim" { 1_000 } else { 70_000 };
+    let content = pattern(4_096, 3);
+    for round in 0..rounds {
+        let position = round % 4_000;
+        let read = env.io.read_at(&file, position, 4).await.expect("read");
+        assert!(read == content[position as usize..position as usize + 4], "round {round}");
     }
 }
 
