@@ -1,10 +1,10 @@
 //! The core's commit journal: a few pre-written files that take every change of a core's partitions in one stream.
 //!
 //! Owns what makes an acknowledgement true. It knows partitions only by key and entries only by kind: it never reads a
-//! record, and it never touches a segment except in [`recovery`], which redoes its entries.
+//! record, and it never touches a segment except in `recovery`, which redoes its entries.
 //!
-//! Reading order: [`format`] (constants, manifest), [`entry`], [`frame`] (layouts), [`queue`] (what waits for the next
-//! write), [`ring`] (the files), [`writer`] (the one write in flight), [`reader`], [`recovery`].
+//! Reading order: `format` (constants, manifest), `entry`, `frame` (layouts), `queue` (what waits for the next
+//! write), `ring` (the files), `writer` (the one write in flight), `reader`, `recovery`.
 
 pub mod entry;
 pub mod format;

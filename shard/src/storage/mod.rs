@@ -3,9 +3,9 @@
 //! Owns positions (where each batch lies) and what is durable where. It never knows how many cores there are, never
 //! decides what may be appended, and acknowledges nothing itself: the journal's reports go to the durable listener.
 //!
-//! Reading order: [`folder`] (names on disk), [`data_directory`] (lock and identity), [`index`], [`segment`], [`tail`]
-//! (memory), [`log`], [`read`] and [`time_lookup`] (plans), [`core_storage`] (the whole of one core), [`checkpoint`],
-//! [`open`] (the scan at start), [`stats`].
+//! Reading order: `folder` (names on disk), `data_directory` (lock and identity), `index`, `segment`, `tail` (memory),
+//! `log`, `read` and `time_lookup` (plans), `core_storage` (the whole of one core), `flush` and `checkpoint`, `open` (the
+//! scan at start), `stats`.
 //!
 //! Not yet here: sidecar checksums per 64 KiB block, retention, paced checkpoints and a bound on open descriptors; each
 //! finds its place in the formats as they are.

@@ -156,7 +156,7 @@ impl Log {
         let start = segment.handle.recall(from).unwrap_or_else(|| segment.index.at_or_before(from));
         let (handle, bound) = (Arc::clone(&segment.handle), segment.synced_bytes);
         // The index also knows batches that are in memory only.
-        let reach = start.position.saturating_add(bytes_max);
+        let reach = start.position.saturating_add(bytes_max).min(bound);
         let near_end = segment.index.at_or_before_both(limit, reach);
         Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound }) })
     }
