@@ -4,7 +4,9 @@
 //! message means, and never blocks: a core without credit towards a target waits in its own queue.
 //!
 //! Deadlock is designed out. A request takes one credit of its (source, target) pair and so reserves one place in
-//! the target's request ring and one in the reply ring back. Replies therefore always have room and never wait.
+//! the target's request ring and one in the reply ring back. Replies therefore always have room and never wait. The
+//! credit is free again once the answer has arrived, whether or not its caller has looked: callers that ask several
+//! cores before they await the first answer hold nothing that another caller waits for.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -78,7 +80,9 @@ type Handler<Q, R> = dyn Fn(Query<Q, R>);
 struct Peer<Q, R> {
     /// `None` for our own core: its requests are handed over directly.
     link: Option<Link<Q, R>>,
-    /// Invariant: `calls.len() <= credits`; each entry holds one credit until its reply was taken or dropped.
+    /// Requests whose answer has not arrived. Invariant: `open <= credits` and `open <= calls.len()`.
+    open: u32,
+    /// Also answers that were not taken yet: at most one for each caller.
     calls: Slab<CallState<R>>,
     waiting_for_credit: VecDeque<Waker>,
 }
@@ -86,7 +90,7 @@ struct Peer<Q, R> {
 enum CallState<R> {
     Waiting(Option<Waker>),
     Done(R),
-    /// The caller went away; the reply is dropped when it comes and only then is the credit free.
+    /// The caller went away; the reply is dropped when it comes.
     Abandoned,
 }
 
@@ -166,7 +170,7 @@ impl<Q: 'static, R: 'static> Mesh<Q, R> {
         let peers: Vec<Peer<Q, R>> = seat
             .links
             .into_iter()
-            .map(|link| Peer { link, calls: Slab::new(), waiting_for_credit: VecDeque::new() })
+            .map(|link| Peer { link, open: 0, calls: Slab::new(), waiting_for_credit: VecDeque::new() })
             .collect();
         let inner = Rc::new(Inner {
             core: seat.core,
@@ -216,8 +220,8 @@ impl<Q: 'static, R: 'static> Mesh<Q, R> {
 
     /// Sends `message` to `target` and waits for its answer; waits for a credit first when there is none.
     ///
-    /// Calls to one target leave in the order in which this was first polled, so a caller that must keep an order
-    /// awaits [`Mesh::send`] of each before the next.
+    /// Calls to one target leave in the order in which they get their credits, which callers that wait for one may get in
+    /// any order: who must keep an order awaits [`Mesh::send`] of each before the next.
     pub async fn call(&self, target: CoreId, message: Q) -> R {
         self.send(target, message).await.await
     }
@@ -246,10 +250,11 @@ impl<Q: 'static, R: 'static> Mesh<Q, R> {
         let slot = {
             let mut peers = inner.peers.borrow_mut();
             let peer = &mut peers[target.0 as usize];
-            if peer.calls.len() >= inner.credits as usize {
+            if peer.open >= inner.credits {
                 inner.out_of_credits.set(inner.out_of_credits.get() + 1);
                 return Err(message);
             }
+            peer.open += 1;
             let slot = peer.calls.insert(CallState::Waiting(None)) as u32;
             if let Some(link) = &mut peer.link {
                 let pushed = link.requests_out.push(Envelope { slot, message });
@@ -317,31 +322,32 @@ impl<Q: 'static, R: 'static> Inner<Q, R> {
         let mut peers = self.peers.borrow_mut();
         let peer = &mut peers[target.0 as usize];
         let state = peer.calls.get_mut(slot as usize).expect("a reply names an open call");
+        let mut unwanted = None;
+        let mut caller = None;
         match std::mem::replace(state, CallState::Abandoned) {
             CallState::Waiting(waker) => {
                 *state = CallState::Done(reply);
-                drop(peers);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
+                caller = waker;
             }
             CallState::Abandoned => {
-                let next = peer.free(slot);
-                drop(peers);
-                // Dropped outside the borrow: what a reply holds may call back into the mesh.
-                drop(reply);
-                next.into_iter().for_each(Waker::wake);
+                peer.calls.remove(slot as usize);
+                unwanted = Some(reply);
             }
             CallState::Done(_) => unreachable!("a call is answered once"),
         }
+        let next = peer.give_credit_back();
+        drop(peers);
+        // Dropped outside the borrow: what a reply holds may call back into the mesh.
+        drop(unwanted);
+        caller.into_iter().chain(next).for_each(Waker::wake);
     }
 }
 
 impl<Q, R> Peer<Q, R> {
-    /// Frees the credit of `slot` and names everyone who waits for one, longest first. All of them, since the one
-    /// in front may be gone by the time it is woken; those who come too late queue again.
-    fn free(&mut self, slot: u32) -> VecDeque<Waker> {
-        self.calls.remove(slot as usize);
+    /// An answer came. Names everyone who waits for a credit, longest first. All of them, since the one in front may be
+    /// gone by the time it is woken; those who come too late queue again.
+    fn give_credit_back(&mut self) -> VecDeque<Waker> {
+        self.open -= 1;
         std::mem::take(&mut self.waiting_for_credit)
     }
 }
@@ -421,7 +427,7 @@ impl<M: 'static> OutsideInbox<M> {
     }
 }
 
-/// The answer to come. Dropping it gives the answer up; the credit returns when the target has answered.
+/// The answer to come. Dropping it gives the answer up.
 pub struct Call<Q: 'static, R: 'static> {
     mesh: Rc<Inner<Q, R>>,
     target: CoreId,
@@ -437,9 +443,8 @@ impl<Q, R> Future for Call<Q, R> {
         let state = peer.calls.get_mut(self.slot as usize).expect("polled after completion");
         match std::mem::replace(state, CallState::Abandoned) {
             CallState::Done(reply) => {
-                let next = peer.free(self.slot);
+                peer.calls.remove(self.slot as usize);
                 drop(peers);
-                next.into_iter().for_each(Waker::wake);
                 // The slot may be another call's by now: Drop must not touch it.
                 self.get_mut().slot = u32::MAX;
                 Poll::Ready(reply)
@@ -464,10 +469,9 @@ impl<Q, R> Drop for Call<Q, R> {
         match std::mem::replace(state, CallState::Abandoned) {
             CallState::Waiting(_) | CallState::Abandoned => {}
             done @ CallState::Done(_) => {
-                let next = peer.free(self.slot);
+                peer.calls.remove(self.slot as usize);
                 drop(peers);
                 drop(done);
-                next.into_iter().for_each(Waker::wake);
             }
         }
     }
