@@ -65,28 +65,28 @@ async fn wait_for_more(
 ) {
     let only_here = groups.iter().all(|group| group.core == core.id);
     let mut here = Watch::new(if only_here { bytes_missing } else { 1 });
-    let mut there = None;
-    for group in groups {
-        if group.core == core.id {
-            for part in &group.parts {
-                if let Ok(watchers) = core.store.watchers(part.key) {
-                    here.on(&watchers);
-                }
+    for group in groups.iter().filter(|group| group.core == core.id) {
+        for part in &group.parts {
+            if let Ok(watchers) = core.store.watchers(part.key) {
+                here.on(&watchers);
             }
-        } else {
-            let watch = there.get_or_insert_with(|| core.home_watches().open(core.id)).id;
-            // Seen up to what the last look said: the owner fires at once if there is more by now.
-            let seen = |(part, place): (&PositionPart, &usize)| PositionPart {
-                key: part.key,
-                from: if states[*place].available_bytes > 0 {
-                    states[*place].high_watermark
-                } else {
-                    part.from
-                },
-            };
-            let parts = group.parts.iter().zip(&group.places).map(seen).collect();
-            core.mesh.call(group.core, CoreRequest::Watch { watch, parts }).await;
         }
+        // What came while the other cores were asked fired no watch: none was there yet.
+        let now = serve::available(core, &group.parts);
+        if group.places.iter().zip(&now).any(|(place, now)| states[*place] != *now) {
+            return;
+        }
+    }
+    let mut there = None;
+    for group in groups.iter().filter(|group| group.core != core.id) {
+        let watch = there.get_or_insert_with(|| core.home_watches().open(core.id)).id;
+        // Seen up to what the last look said: the owner fires at once if there is more by now.
+        let seen = |(part, place): (&PositionPart, &usize)| PositionPart {
+            key: part.key,
+            from: if states[*place].available_bytes > 0 { states[*place].high_watermark } else { part.from },
+        };
+        let parts = group.parts.iter().zip(&group.places).map(seen).collect();
+        core.mesh.call(group.core, CoreRequest::Watch { watch, parts }).await;
     }
     core.fetches_waiting.set(core.fetches_waiting.get() + 1);
     let mut fired = pin!(async {
