@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use bytes::Bytes;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_shard::journal::frame::{FRAME_HEADER_BYTES, FrameHeader};
@@ -279,7 +278,7 @@ fn a_failed_journal_write_poisons_the_core_and_acknowledges_nothing() {
         while storage.poison().is_none() {
             io.sleep(std::time::Duration::from_millis(1)).await;
         }
-        storage.persist_hard_states(vec![(id, Bytes::from_static(b"vote"))]);
+        storage.persist_hard_states(vec![(id, bytes::Bytes::from_static(b"vote"))]);
         io.sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!((acknowledged.get(), poisoned.borrow().clone()), (0, vec![None]));
         assert!(matches!(storage.append(id, batch(Offset(1), 1, 10, 0)), Err(StorageError::Poisoned(_))));
