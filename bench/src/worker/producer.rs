@@ -144,8 +144,9 @@ pub struct ProducerWorker {
     builder: BatchBuilder,
     value: Vec<u8>,
     next_partition: usize,
-    /// When the window last let a waiting request go.
-    blocked_until: Nanoseconds,
+    /// The window held a request back, and the schedule has not been caught up with since: what is late now is late
+    /// because of the broker.
+    is_behind_by_window: bool,
 }
 
 impl ProducerWorker {
@@ -175,7 +176,7 @@ impl ProducerWorker {
             value: Vec::new(),
             // Producers begin at different partitions, so that they do not walk in step.
             next_partition: member as usize % settings.partitions.len().max(1),
-            blocked_until: 0,
+            is_behind_by_window: false,
             settings,
             member,
         })
@@ -212,6 +213,7 @@ impl ProducerWorker {
             }
             let now = self.now();
             if plan.due > now {
+                self.is_behind_by_window = false;
                 self.io.sleep_until(Monotonic(plan.due)).await;
             } else {
                 // Behind schedule: let what was queued leave before the next batch is built.
@@ -231,9 +233,9 @@ impl ProducerWorker {
         let asked_at = self.now();
         if !self.has_room() {
             self.wait_for_room().await;
-            self.blocked_until = self.now();
+            self.is_behind_by_window = true;
         }
-        let waited = self.blocked_until.saturating_sub(asked_at);
+        let room_at = self.now();
         let mut request = Vec::new();
         let mut last_due = due;
         while request.len() < self.requested_batches() {
@@ -254,9 +256,9 @@ impl ProducerWorker {
         let mut outcome = self.outcome.borrow_mut();
         outcome.batches += request.len() as u64;
         if phases.measures(last_due) {
-            outcome.window_wait.record(waited);
-            // What the window held back is the broker's delay, all else since the due time is ours.
-            outcome.send_lag.record(now.saturating_sub(last_due.max(self.blocked_until)));
+            outcome.window_wait.record(room_at - asked_at);
+            let ours_since = if self.is_behind_by_window { room_at } else { last_due };
+            outcome.send_lag.record(now.saturating_sub(last_due.max(ours_since)));
             if now.saturating_sub(last_due) > LATE_NANOSECONDS {
                 outcome.late_batches += request.len() as u64;
             }
