@@ -18,8 +18,6 @@ use support::clients::{self, Fates, ProducerPlan, SharedHistory};
 use support::history::Violation;
 use support::node::{BootError, Node, Shape, boot, run};
 
-/// Seeds of one test run.
-const SEED_COUNT: u64 = 20;
 /// Virtual time within which anything must be done that nothing hinders.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PARTITIONS_MAX: u64 = 8;
@@ -331,6 +329,9 @@ fn seeds(from: u64, count: u64) -> Vec<u64> {
 #[cfg(not(feature = "planted-early-ack"))]
 mod sound {
     use super::*;
+
+    /// Seeds of one test run.
+    const SEED_COUNT: u64 = 20;
 
     fn check_seeds(seeds: Vec<u64>) {
         let (mut acked, mut read, mut events) = (0, 0, 0);
