@@ -52,7 +52,7 @@ pub enum Verb {
     /// Create, list, describe and delete topics
     Topic(topic::Args),
     /// Drive load against a broker and verify every record
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Explain the configuration: every key, one key, or the values in effect
     Config(config::Args),
     /// Print the version
@@ -70,7 +70,7 @@ pub fn main(start_shards: StartShards) -> ExitCode {
         Some(Verb::Broker(args)) => broker::run(*args, start_shards),
         Some(Verb::Cat(args)) => cat::run(args),
         Some(Verb::Topic(args)) => topic::run(args),
-        Some(Verb::Bench(args)) => bench::run(args),
+        Some(Verb::Bench(args)) => bench::run(*args),
         Some(Verb::Config(args)) => config::run(&args),
         Some(Verb::Version(args)) => version::run(&args),
         None => {

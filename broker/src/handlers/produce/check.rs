@@ -120,12 +120,10 @@ async fn validate(
         let summary = validate_produce_batch(&bytes, &limits, &mut core.scratch.borrow_mut())?;
         return Ok((bytes, summary));
     }
-    let validated = core
-        .io
+    core.io
         .compute(move || {
             let mut scratch = Vec::new();
             validate_produce_batch(&bytes, &limits, &mut scratch).map(|summary| (bytes, summary))
         })
-        .await;
-    validated
+        .await
 }
