@@ -176,6 +176,8 @@ stop() {
     case "$folder" in */ringlog-kafka-data.*) rm -rf -- "$folder" ;; esac
   fi
   rm -f "$STATE/pid" "$STATE/identity" "$STATE/address" "$STATE/data" "$STATE/temporary"
+  # A name made up by a script leaves nothing; the last log of the default peer stays to be read.
+  case "$NAME" in scripts-*) rm -rf -- "$STATE" ;; esac
 }
 
 status() {

@@ -290,8 +290,10 @@ def create_and_wait(address, topics, timeout=20.0):
         deadline = time.monotonic() + timeout
         while True:
             known = peer.metadata(list(topics))
+            # Kafka names a leader before that leader serves; with acks=0 a record sent in between is lost without a word.
             if all(known[name][0] == 0 and len(known[name][1]) == count
                    and all(error == 0 and leader >= 0 for error, leader in known[name][1].values())
+                   and all(peer.list_offset(name, index, -1)[0] == 0 for index in range(count))
                    for name, count in topics.items()):
                 return
             if time.monotonic() > deadline:
