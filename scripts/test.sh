@@ -75,6 +75,12 @@ planted_in_simulation() {
     an_acknowledgement_before_the_journal_write_is_caught_within_ten_seeds
 }
 
+# The second scheduler of the same ring: it builds, and kcat is served on it.
+glommio() {
+  cargo build --locked --quiet --profile ci --bin ringlog --features glommio --target-dir "$TARGET/glommio" \
+    && matrix --ringlog "$TARGET/glommio/ci/ringlog" --level smoke --io-driver io_uring
+}
+
 plain() {
   quick
   stage "planted bug" planted
@@ -92,6 +98,7 @@ full() {
   build_ci
   local evidence=docs/evidence/skeleton
   mkdir -p "$evidence"
+  stage "glommio" glommio
   stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
   stage "client table" python3 scripts/readme-table.py
   stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use ringlog_io::{CpuId, DriverKind, Executor, ExecutorConfig, FeatureSwitches, IoSetupError};
+use ringlog_io::{CpuId, DriverKind, Executor, ExecutorConfig, FeatureSwitches, IoSetupError, Scheduler};
 use ringlog_protocol::ids::TopicId;
 use ringlog_raft::ids::{DirectoryId, ReplicaId};
 use ringlog_shard::journal::JournalSettings;
@@ -161,6 +161,7 @@ fn executor(config: &BrokerConfig, cpu: Option<u32>) -> Result<Executor, StartEr
             IoDriver::IoUring => DriverKind::IoUring,
             IoDriver::Epoll => DriverKind::Epoll,
         },
+        scheduler: if cfg!(feature = "glommio") { Scheduler::Glommio } else { Scheduler::Native },
         features: switches,
         pin: cpu.map(|cpu| CpuId(cpu as usize)),
         ..ExecutorConfig::default()

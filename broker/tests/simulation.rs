@@ -331,7 +331,7 @@ mod sound {
     use super::*;
 
     /// Seeds of one test run.
-    const SEED_COUNT: u64 = 20;
+    const SEED_COUNT: u64 = 8;
 
     fn check_seeds(seeds: Vec<u64>) {
         let (mut acked, mut read, mut events) = (0, 0, 0);

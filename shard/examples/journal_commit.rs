@@ -13,7 +13,9 @@ use ringlog_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId
 use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_shard::journal::recovery;
-use ringlog_shard::storage::{CoreStorage, DataDirectory, Identity, LogId, LogSettings, StampedBatch, StorageSettings};
+use ringlog_shard::storage::{
+    CoreStorage, DataDirectory, Identity, LogId, LogSettings, StampedBatch, StorageSettings,
+};
 
 /// What a small produce request comes to, with its frame: one page.
 const WRITE_BYTES: usize = 4096;

@@ -10,6 +10,7 @@ use ringlog_shard::partition::IncomingBatch;
 use ringlog_shard::storage::LogPiece;
 
 use crate::controller::{ControllerReply, ControllerRequest, MetadataImage};
+use crate::observe::StageTimes;
 
 pub type CoreMesh = Mesh<CoreRequest, CoreReply>;
 pub type CoreQuery = Query<CoreRequest, CoreReply>;
@@ -55,7 +56,8 @@ pub enum CoreRequest {
 }
 
 pub enum CoreReply {
-    Produce(Vec<ProducedPart>),
+    /// With what the owner spent on it.
+    Produce(Vec<ProducedPart>, StageTimes),
     Available(Vec<PartitionState>),
     Read(Vec<ReadResult>),
     ListOffsets(Vec<ListResult>),

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ringlog_io::Priority;
+use ringlog_io::{Io, Monotonic, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_shard::partition::AppendError;
@@ -18,6 +18,7 @@ use super::messages::{
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
 use super::{Core, images, start};
+use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
 const LATEST: i64 = -1;
@@ -143,9 +144,11 @@ async fn drain_backlog(core: Rc<Core>) {
 }
 
 fn respond_when_committed(core: &Rc<Core>, appends: Appends, responder: CoreResponder) {
+    let io = core.io.clone();
     core.io
         .spawn(Priority::Foreground, async move {
-            responder.respond(CoreReply::Produce(appends.finish().await));
+            let (parts, times) = appends.finish(&io).await;
+            responder.respond(CoreReply::Produce(parts, times));
         })
         .detach();
 }
@@ -154,6 +157,7 @@ fn respond_when_committed(core: &Rc<Core>, appends: Appends, responder: CoreResp
 pub struct Appends {
     results: Vec<ProducedPart>,
     gather: Option<CommitGather>,
+    appended: Monotonic,
 }
 
 impl Appends {
@@ -186,20 +190,23 @@ impl Appends {
                 }
             })
             .collect();
-        Appends { results, gather }
+        Appends { results, gather, appended: core.io.monotonic_now() }
     }
 
-    /// Waits until all of them are committed or failed.
-    pub async fn finish(self) -> Vec<ProducedPart> {
-        let Appends { mut results, gather } = self;
-        let Some(gather) = gather else { return results };
+    /// Waits until all of them are committed or failed; what that took.
+    pub async fn finish(self, io: &Io) -> (Vec<ProducedPart>, StageTimes) {
+        let Appends { mut results, gather, appended } = self;
+        let mut times = StageTimes::default();
+        let Some(gather) = gather else { return (results, times) };
         for tag in gather.finish().await {
             let result = &mut results[tag as usize];
             if result.error == ErrorCode::None {
                 *result = failed(ErrorCode::KafkaStorageError);
             }
         }
-        results
+        let elapsed = io.monotonic_now().saturating_since(appended);
+        times.add(Stage::Journal, u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+        (results, times)
     }
 
     /// Whether some part was refused before it was appended.

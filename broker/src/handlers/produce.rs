@@ -24,7 +24,7 @@ use super::{Request, RequestError, RequestInfo};
 use crate::core::Core;
 use crate::core::messages::{CoreReply, CoreRequest, ProducePart, ProducedPart};
 use crate::core::serve::Appends;
-use crate::observe::stage::Stage;
+use crate::observe::{Stage, StageClock, StageTimes};
 use crate::server::replies::{Answer, Pending};
 use check::Refusal;
 
@@ -50,8 +50,7 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Pending,
     let dispatched = dispatch(core, parts).await;
     let core = Rc::clone(core);
     Ok(Pending::Later(Box::pin(async move {
-        let results = dispatched.finish().await;
-        info.clock.mark(Stage::Journal, core.io.monotonic_now().as_nanos());
+        let results = dispatched.finish(&core, &mut info.clock).await;
         progress.answer(info, &results)
     })))
 }
@@ -234,16 +233,27 @@ async fn dispatch_silently(core: &Rc<Core>, groups: Vec<Group>) -> bool {
 }
 
 impl Dispatched {
-    async fn finish(self) -> Vec<Vec<ProducedPart>> {
+    /// Waits for every core and charges the time: what was not the journal of some core was the way there and back.
+    async fn finish(self, core: &Core, clock: &mut StageClock) -> Vec<Vec<ProducedPart>> {
         let mut results = Vec::with_capacity(self.groups.len());
+        let mut times = StageTimes::default();
+        let only_here = self.groups.iter().all(|group| matches!(group, OnTheWay::Here(_)));
         for group in self.groups {
-            results.push(match group {
-                OnTheWay::Here(appends) => appends.finish().await,
+            let (parts, spent) = match group {
+                OnTheWay::Here(appends) => appends.finish(&core.io).await,
                 OnTheWay::There(call) => match call.await {
-                    CoreReply::Produce(parts) => parts,
+                    CoreReply::Produce(parts, spent) => (parts, spent),
                     _ => unreachable!("a produce request is answered by a produce reply"),
                 },
-            });
+            };
+            times.merge_parallel(&spent);
+            results.push(parts);
+        }
+        let now_ns = core.io.monotonic_now().as_nanos();
+        if only_here {
+            clock.mark(Stage::Journal, now_ns)
+        } else {
+            clock.mark_remote(&times, now_ns)
         }
         results
     }
