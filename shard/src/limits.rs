@@ -117,6 +117,9 @@ pub const PRODUCER_IDS_PER_BLOCK: i64 = 1000;
 /// First allocation for a request larger than what one small receive brings, in bytes. It grows by what arrives.
 pub const RECEIVE_BUFFER_BYTES_FIRST: usize = 64 * 1024;
 
+/// Most bytes that a connection gets in one piece for a promised request because it sent one of that size before.
+pub const RECEIVE_BUFFER_EARNED_BYTES_MAX: usize = 1024 * 1024;
+
 /// Requests that are arriving or not yet dispatched may hold this part of a core's memory, and one request more.
 pub const RECEIVE_MEMORY_DIVISOR: u64 = 4;
 

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use ringlog_protocol::frame::{self, FrameError, LENGTH_BYTES};
-use ringlog_shard::limits::RECEIVE_BUFFER_BYTES_FIRST;
+use ringlog_shard::limits::{RECEIVE_BUFFER_BYTES_FIRST, RECEIVE_BUFFER_EARNED_BYTES_MAX};
 
 /// What the connection should do next to make progress.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub enum NextReceive {
 
 /// The receive side of one connection.
 ///
-/// Invariants: `buffer` starts at a frame's length prefix; `buffer.capacity() <= 2 * arrived + the largest frame
-/// that this connection has completed + 64 KiB`, so a promise alone costs nothing.
+/// Invariants: `buffer` starts at a frame's length prefix; `buffer.capacity() <= 2 * arrived + 1 MiB`, so a promise alone
+/// costs little and what is never sent is never touched.
 #[derive(Debug)]
 pub struct FrameReader {
     buffer: BytesMut,
     frame_bytes_max: u32,
-    /// The largest frame this peer really sent. A peer that sends 1 MiB frames gets its next buffer in one piece.
+    /// The largest frame this peer really sent, at most 1 MiB: its next buffer comes in one piece of that size.
     completed_bytes_max: usize,
 }
 
@@ -57,7 +57,7 @@ impl FrameReader {
             // Gives the allocation to the frame alone, so that freeing the frame frees it.
             self.buffer = BytesMut::new();
         }
-        self.completed_bytes_max = self.completed_bytes_max.max(total);
+        self.completed_bytes_max = self.completed_bytes_max.max(total.min(RECEIVE_BUFFER_EARNED_BYTES_MAX));
         let _prefix = frame.split_to(LENGTH_BYTES);
         Ok(Some(frame))
     }
