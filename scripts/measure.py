@@ -29,7 +29,7 @@ ROWS = [
     ("produce-64k", ["--record-size", "1024", "--records-per-batch", "63", "--rate", "60000/s", "--partitions", "8"],
      0.5, "cpu_seconds_per_gigabyte"),
     ("produce-small", ["--record-size", "100", "--records-per-batch", "10", "--rate", "20000/s", "--partitions", "100",
-                       "--linger", "20ms"],
+                       "--producers", "4"],
      1 / 3, "cpu_seconds_per_million_records"),
 ]
 MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 15, 3, 30

@@ -90,11 +90,11 @@ async fn open(io: &Io, directory: &Path) -> (CoreStorage, LogId) {
 
 /// Like the journal's files: every byte written once, so that a write changes no metadata.
 async fn pre_written(io: &Io, path: &Path) -> File {
-    let file = io.open(path, OpenOptions::READ_WRITE_CREATE.with_direct()).await.expect("a file can be made");
+    let file = io.open(path, OpenOptions::READ_WRITE_CREATE).await.expect("a file can be made");
     let zeros = bytes::Bytes::from(vec![0; BARE_FILE_BYTES as usize]);
     io.write_at(&file, 0, vec![zeros]).await.expect("zeros can be written");
     io.sync_all(&file).await.expect("zeros can be synced");
-    file
+    io.open(path, OpenOptions::READ_WRITE_CREATE.with_direct()).await.expect("a file can be opened twice")
 }
 
 fn batch_at(base: Offset) -> StampedBatch {
