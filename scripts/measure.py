@@ -32,7 +32,7 @@ ROWS = [
                        "--producers", "4"],
      1 / 3, "cpu_seconds_per_million_records"),
 ]
-MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 15, 3, 30
+MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 10, 3, 30
 
 
 def run(command, **options):
@@ -202,7 +202,8 @@ def measure_produce(out):
 
 
 def measure_echo(out):
-    lines = output_of([target() / "release/examples/runtime_bench", "--seconds", "2", "--rounds", str(ROUNDS)])
+    lines = output_of([target() / "release/examples/runtime_bench", "--seconds", "1", "--rounds", str(ROUNDS),
+                       "--only", "echo"], timeout=300)
     rows = [json.loads(line) for line in lines.splitlines()]
     (out / "runtime-bench.jsonl").write_text(lines)
     ratios = {(row["case"], row["runtime"]): row["cpu_to_tokio"] for row in rows if "median_of" in row}
@@ -222,8 +223,7 @@ def build(parts):
     if "journal" in parts:
         run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-shard", "--example", "journal_commit"])
     if "echo" in parts:
-        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-io", "--features", "glommio",
-             "--example", "runtime_bench"])
+        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-io", "--example", "runtime_bench"])
 
 
 def main():
