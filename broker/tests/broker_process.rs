@@ -116,6 +116,15 @@ fn a_folder_that_is_not_ours_is_78_and_untouched() {
 }
 
 #[test]
+fn a_batch_that_no_journal_file_takes_is_refused_at_start() {
+    let (code, stderr) = refused(FREE, &["--ephemeral", "--set", "message.max.bytes=50000000"]);
+    assert_eq!(code, Some(78), "{stderr}");
+    for part in ["message.max.bytes", "50000000", "ringlog.journal.file.bytes"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+}
+
+#[test]
 fn ephemeral_writes_nothing() {
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let mut command = command(FREE, &["--ephemeral"]);
