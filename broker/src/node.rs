@@ -3,8 +3,10 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ringlog_io::{CpuId, DriverKind, Executor, ExecutorConfig, FeatureSwitches, IoSetupError, Scheduler};
 use ringlog_protocol::ids::TopicId;
@@ -23,10 +25,13 @@ use crate::process::plan::{NodeError, NodePlan, RunningNode, ServingListener, Si
 use crate::process::run::advertised_text;
 use crate::process::stop::Phase;
 
+/// How often a start looks whether some core has failed.
+const START_LOOK_PERIOD: Duration = Duration::from_millis(50);
+
 /// Starts every core and blocks until the node serves.
 ///
 /// # Errors
-/// [`StartError`]; whatever was started has ended.
+/// [`StartError`]; cores that did start end with the process.
 pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
     let config = Arc::clone(&plan.config);
     check_batch_size(&config, storage_settings(&plan.sizing).journal)?;
@@ -36,11 +41,16 @@ pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
     let (ready, serving) = mpsc::channel();
     let (directory, durability) = (storage.directory, storage.durability);
     let threads = start_threads(plan, storage.me, storage.cluster_id, storage.seats, ready)?;
-    match serving.recv() {
-        Ok(Ok(serving)) => Ok(running(&config, serving, durability, threads, directory)),
-        Ok(Err(error)) => Err(start_error(&config, error)),
-        // Every sender is gone: a core ended before the node served, and its thread knows why.
-        Err(_) => Err(first_failure(threads)),
+    loop {
+        match serving.recv_timeout(START_LOOK_PERIOD) {
+            Ok(Ok(serving)) => return Ok(running(&config, serving, durability, threads, directory)),
+            Ok(Err(error)) => return Err(start_error(&config, error)),
+            // A core that ended before the node serves has failed, and the others would wait for it for ever.
+            Err(RecvTimeoutError::Timeout) if !threads.iter().any(JoinHandle::is_finished) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(first_failure(threads));
+            }
+        }
     }
 }
 
