@@ -63,7 +63,7 @@ impl MetadataMachine {
 
     fn check_new_topic(&self, topic: &NewTopic, accepted: &Accepted) -> Result<Checked, Refusal> {
         self.check_name(&topic.name, accepted)?;
-        let overrides = check_configs(topic)?;
+        let overrides = check_configs(topic, self.settings.batch_bytes_max)?;
         let (partition_count, replication_factor) = self.check_placement(topic)?;
         if partition_count > PARTITIONS_PER_TOPIC_MAX {
             let text = format!(
@@ -226,12 +226,21 @@ impl MetadataMachine {
 }
 
 /// Where a key is given twice the last value holds, as in Kafka.
-fn check_configs(topic: &NewTopic) -> Result<Overrides, Refusal> {
+fn check_configs(topic: &NewTopic, batch_bytes_max: usize) -> Result<Overrides, Refusal> {
     let mut overrides = Overrides::new();
     for (key, value) in &topic.configs {
         topic_config::check(key, value.as_deref())
             .map_err(|error| Refusal::new(ErrorCode::InvalidConfig, error.to_string()))?;
         let value = value.as_deref().expect("check refuses a key without a value");
+        if key == "max.message.bytes"
+            && value.trim().parse::<usize>().is_ok_and(|bytes| bytes > batch_bytes_max)
+        {
+            let text = format!(
+                "max.message.bytes is {value}, and the journal takes batches of at most {batch_bytes_max} bytes: lower it, \
+                 or raise ringlog.journal.file.bytes of the broker"
+            );
+            return Err(Refusal::new(ErrorCode::InvalidConfig, text));
+        }
         overrides.insert(Arc::from(key.as_str()), Arc::from(value));
     }
     Ok(overrides)

@@ -24,6 +24,8 @@ use crate::topic_config::{Overrides, TopicConfig};
 pub struct ControllerSettings {
     pub node_id: NodeId,
     pub defaults: TopicDefaults,
+    /// Largest batch that a journal file takes, in bytes: no topic may promise a larger one.
+    pub batch_bytes_max: usize,
 }
 
 /// The controller's state. Lives on the core that leads the metadata partition; its image is shared with all.

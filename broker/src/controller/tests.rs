@@ -26,7 +26,7 @@ struct Cluster {
 }
 
 fn settings(defaults: TopicDefaults) -> ControllerSettings {
-    ControllerSettings { node_id: NodeId(ME), defaults }
+    ControllerSettings { node_id: NodeId(ME), defaults, batch_bytes_max: 8_000_000 }
 }
 
 fn new_topic(name: &str) -> NewTopic {
@@ -226,6 +226,17 @@ fn manual_assignments_name_this_node_and_consecutive_partitions() {
     assert_eq!(cluster.create(with_replicas).0, 42);
     let created = cluster.creates(vec![assigned(&[(1, &[ME]), (0, &[ME])])]).remove(0);
     assert_eq!((created.error, created.partition_count, created.replication_factor), (ErrorCode::None, 2, 1));
+}
+
+#[test]
+fn a_batch_larger_than_the_journal_takes_is_40_with_both_keys() {
+    let mut cluster = Cluster::new();
+    let config = |bytes: &str| vec![("max.message.bytes".to_owned(), Some(bytes.to_owned()))];
+    let (code, text) = cluster.create(NewTopic { configs: config("8000001"), ..new_topic("large") });
+    assert_eq!(code, ErrorCode::InvalidConfig.code());
+    assert!(text.contains("8000001") && text.contains("8000000"), "{text}");
+    assert!(text.contains("ringlog.journal.file.bytes"), "{text}");
+    assert_eq!(cluster.create(NewTopic { configs: config("8000000"), ..new_topic("large") }).0, 0);
 }
 
 #[test]

@@ -172,7 +172,11 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
 }
 
 async fn start_controller(core: &Rc<Core>, cluster_id: Arc<str>) -> Result<(), StartError> {
-    let settings = ControllerSettings { node_id: core.config.node_id, defaults: core.config.topics.clone() };
+    let settings = ControllerSettings {
+        node_id: core.config.node_id,
+        defaults: core.config.topics.clone(),
+        batch_bytes_max: core.store.storage().batch_bytes_max(),
+    };
     let controller = controller_host::start(core, MetadataMachine::new(settings)).await?;
     *core.controller.borrow_mut() = Some(controller.clone());
     let initialize = InitializeCluster {
