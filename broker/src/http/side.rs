@@ -119,14 +119,16 @@ async fn watch(signal: i32, stream: UnixStream, stop: StopSignal, readiness: Rea
         }
     };
     while stream.read_u8().await.is_ok() {
-        if stop.stop() {
-            readiness.set(Phase::Draining);
-            tracing::info!(signal, "draining; a second signal stops at once");
-        } else {
+        if stop.is_stopping() {
             tracing::warn!(signal, "stopping at once; the next start recovers from the journal");
             logging::flush();
             let exit = Exit::Signal(u8::try_from(signal).unwrap_or(0));
             std::process::exit(i32::from(exit.code()));
         }
+        // Said before it begins: a node with nothing in flight has ended, and its process with it, the moment after.
+        readiness.set(Phase::Draining);
+        tracing::info!(signal, "draining; a second signal stops at once");
+        let first = stop.stop();
+        debug_assert!(first, "this thread alone stops the node");
     }
 }
