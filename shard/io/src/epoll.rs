@@ -54,6 +54,7 @@ pub(crate) struct EpollDriver {
 enum Direction {
     Read,
     Write,
+    HangUp,
 }
 
 /// A socket operation between two attempts.
@@ -64,6 +65,7 @@ enum Pending {
     ReceiveInto { socket: SocketHandle, buffer: BytesMut, max_bytes: usize },
     Send { socket: SocketHandle, pieces: Vec<Bytes>, sent: u64 },
     WaitWritable { socket: SocketHandle },
+    WaitHangUp { socket: SocketHandle },
 }
 
 impl Pending {
@@ -71,6 +73,7 @@ impl Pending {
         match self {
             Self::Accept { .. } | Self::ReceiveSome { .. } | Self::ReceiveInto { .. } => Direction::Read,
             Self::Connecting { .. } | Self::Send { .. } | Self::WaitWritable { .. } => Direction::Write,
+            Self::WaitHangUp { .. } => Direction::HangUp,
         }
     }
 
@@ -81,7 +84,8 @@ impl Pending {
             | Self::ReceiveSome { socket }
             | Self::ReceiveInto { socket, .. }
             | Self::Send { socket, .. }
-            | Self::WaitWritable { socket } => (&socket.watch, socket.fd()),
+            | Self::WaitWritable { socket }
+            | Self::WaitHangUp { socket } => (&socket.watch, socket.fd()),
         }
     }
 
@@ -179,6 +183,7 @@ impl EpollDriver {
             }
             Pending::Send { socket, pieces, sent } => attempt_send(socket, pieces, sent),
             Pending::WaitWritable { socket } => attempt_writable(socket),
+            Pending::WaitHangUp { socket } => attempt_hang_up(socket),
         }
     }
 
@@ -257,6 +262,9 @@ impl EpollDriver {
             }
             if flags & (libc::EPOLLOUT as u32 | failed) != 0 {
                 self.retry((id, Direction::Write));
+            }
+            if flags & (libc::EPOLLRDHUP as u32 | failed) != 0 {
+                self.retry((id, Direction::HangUp));
             }
         }
     }
@@ -383,6 +391,19 @@ fn attempt_writable(socket: SocketHandle) -> Attempt {
     }
 }
 
+fn attempt_hang_up(socket: SocketHandle) -> Attempt {
+    let mut polled = [PollFd::from_borrowed_fd(socket.fd(), PollFlags::RDHUP)];
+    let immediately = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::event::poll(&mut polled, Some(&immediately)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => Attempt::NotReady(Pending::WaitHangUp { socket }),
+        Ok(_) => {
+            let broken = polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP);
+            Attempt::Finished(Ok(u64::from(broken)), Returned::None)
+        }
+        Err(error) => Attempt::Finished(Err(error.into()), Returned::None),
+    }
+}
+
 impl Driver for EpollDriver {
     fn submit(&mut self, token: Token, operation: Operation) {
         self.stats.submitted += 1;
@@ -397,6 +418,7 @@ impl Driver for EpollDriver {
                 self.start(token, Pending::Send { socket, pieces, sent: 0 })
             }
             Operation::WaitWritable { socket } => self.start(token, Pending::WaitWritable { socket }),
+            Operation::WaitHangUp { socket } => self.start(token, Pending::WaitHangUp { socket }),
             Operation::ReadAt { file, position, length, uncached: _ } => {
                 self.read(token, file, position, length)
             }

@@ -23,7 +23,7 @@ use crate::file::{File, FileLock};
 use crate::notify::Notifier;
 use crate::operation::{FileOperation, Operation, OperationFuture, Returned};
 use crate::options::{DirectoryEntry, ListenOptions, OpenOptions, WriteSync};
-use crate::socket::{Listener, Socket, SocketTransfer};
+use crate::socket::{HangUp, Listener, Socket, SocketTransfer};
 use crate::task::{Priority, Task};
 use crate::timers::TimerKey;
 
@@ -227,6 +227,20 @@ impl Io {
     /// What poll(2) answers.
     pub async fn writable(&self, socket: &Socket) -> io::Result<()> {
         self.submit(Operation::WaitWritable { socket: socket.handle.clone() }).await.0.map(|_| ())
+    }
+
+    /// Completes when the peer sends no more: it closed, shut its direction down, or reset the connection. Takes no byte
+    /// and needs none to be read first, so it may be raced against anything. Submitted at once, not at the first poll.
+    ///
+    /// # Errors
+    /// What poll(2) answers.
+    pub fn hung_up(&self, socket: &Socket) -> impl Future<Output = io::Result<HangUp>> + use<> {
+        let waiting =
+            OperationFuture::submit(&self.core, Operation::WaitHangUp { socket: socket.handle.clone() });
+        async move {
+            let (result, _) = waiting.await;
+            result.map(|broken| if broken == 0 { HangUp::Finished } else { HangUp::Broken })
+        }
     }
 
     /// Sends bytes of a file as the socket takes them, without copying them to user space.

@@ -48,7 +48,7 @@ pub use options::{
     DirectoryEntry, DriverKind, ExecutorConfig, ListenOptions, OpenOptions, Scheduler, WriteSync,
 };
 pub use socket::{
-    Listener, ListenerHandle, ListenerInner, Socket, SocketHandle, SocketInner, SocketTransfer,
+    HangUp, Listener, ListenerHandle, ListenerInner, Socket, SocketHandle, SocketInner, SocketTransfer,
 };
 pub use task::{Priority, Task};
 

@@ -67,6 +67,11 @@ pub enum Operation {
         /// The socket.
         socket: SocketHandle,
     },
+    /// Completes when the peer sends no more, takes no byte. Answers 1 when the connection is broken in both directions.
+    WaitHangUp {
+        /// The socket.
+        socket: SocketHandle,
+    },
     /// Reads up to `length` bytes, fewer only at the end of the file. Answers `Returned::Bytes`.
     ReadAt {
         /// The file.
@@ -109,6 +114,7 @@ impl Operation {
                 | Self::ReceiveSome { .. }
                 | Self::ReceiveInto { .. }
                 | Self::WaitWritable { .. }
+                | Self::WaitHangUp { .. }
         )
     }
 }

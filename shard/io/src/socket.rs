@@ -110,6 +110,15 @@ impl ListenerInner {
     }
 }
 
+/// How a peer stopped sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HangUp {
+    /// It closed the connection or its direction of it, which look alike from here: it may still read.
+    Finished,
+    /// The connection is reset or shut in both directions: nothing reaches it any more.
+    Broken,
+}
+
 /// A connected TCP socket. One core holds it; [`Socket::into_transfer`] moves it to another.
 ///
 /// Dropping it closes the connection once no operation uses it: a receive is given up with its future, a send that

@@ -37,6 +37,7 @@ pub(crate) struct Endpoint {
     receives: VecDeque<(Caller, SocketHandle, Receive)>,
     sends: VecDeque<(Caller, SocketHandle, Vec<Bytes>, u64)>,
     writables: VecDeque<(Caller, SocketHandle)>,
+    hang_ups: VecDeque<(Caller, SocketHandle)>,
     peer_finished: bool,
     reset: bool,
     /// Our direction is shut down: what travels arrives, what waits in a caller's hands fails.
@@ -72,6 +73,7 @@ impl Endpoint {
             receives: VecDeque::new(),
             sends: VecDeque::new(),
             writables: VecDeque::new(),
+            hang_ups: VecDeque::new(),
             peer_finished: false,
             reset: false,
             write_shut: false,
@@ -94,13 +96,30 @@ impl Endpoint {
         self.writables.push_back((caller, socket));
     }
 
+    pub(crate) fn wait_hang_up(&mut self, caller: Caller, socket: SocketHandle) {
+        self.hang_ups.push_back((caller, socket));
+    }
+
+    /// Tells who waits for it that the peer sends no more.
+    pub(crate) fn pump_hang_ups(&mut self, finished: &mut Vec<Finished>) {
+        let broken = self.reset || self.read_shut && self.write_shut;
+        if broken || self.peer_finished || self.read_shut {
+            let told = |(caller, _)| (caller, Ok(u64::from(broken)), Returned::None);
+            finished.extend(self.hang_ups.drain(..).map(told));
+        }
+    }
+
     /// Takes an operation that waits here out, with what goes back to its caller.
     pub(crate) fn cancel(&mut self, caller: Caller) -> Option<Returned> {
         if let Some(index) = self.receives.iter().position(|(waiting, ..)| *waiting == caller) {
             return self.receives.remove(index).map(|(_, _, receive)| receive.give_back());
         }
-        let index = self.writables.iter().position(|(waiting, _)| *waiting == caller)?;
-        self.writables.remove(index).map(|_| Returned::None)
+        for waiting in [&mut self.writables, &mut self.hang_ups] {
+            if let Some(index) = waiting.iter().position(|(waiting, _)| *waiting == caller) {
+                return waiting.remove(index).map(|_| Returned::None);
+            }
+        }
+        None
     }
 
     /// What the socket takes now; the error that a send gets at once.

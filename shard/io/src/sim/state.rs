@@ -206,6 +206,19 @@ impl WorldState {
                     None => self.deliver(caller, Ok(0), Returned::None),
                 }
             }
+            Operation::WaitHangUp { socket } => {
+                let id = socket_id(&socket);
+                match self.network.endpoints.get_mut(&id) {
+                    Some(endpoint) => {
+                        endpoint.wait_hang_up(caller, socket);
+                        self.waits.insert(caller, WaitsAt::Socket(id));
+                        let mut finished = Vec::new();
+                        endpoint.pump_hang_ups(&mut finished);
+                        self.deliver_all(finished);
+                    }
+                    None => self.deliver(caller, Ok(1), Returned::None),
+                }
+            }
             operation => {
                 let latency = latency_of(&operation);
                 let time = self.now + self.draw(latency);
@@ -248,6 +261,7 @@ impl WorldState {
         let Some(endpoint) = self.network.endpoints.get_mut(&id) else { return };
         let taken = endpoint.pump_receives(limit, &mut finished);
         let (travelling, finish) = endpoint.pump_sends(&mut finished);
+        endpoint.pump_hang_ups(&mut finished);
         let peer = endpoint.peer;
         self.deliver_all(finished);
         for bytes in travelling {

@@ -69,6 +69,9 @@ pub(crate) enum FlightWork {
     WaitWritable {
         socket: SocketHandle,
     },
+    WaitHangUp {
+        socket: SocketHandle,
+    },
     Read {
         file: File,
         position: u64,
@@ -140,6 +143,9 @@ impl FlightWork {
             Self::Send { socket, pieces, message, .. } => send_entry(socket, pieces, message),
             Self::WaitWritable { socket } => {
                 opcode::PollAdd::new(descriptor(socket), libc::POLLOUT as u32).build()
+            }
+            Self::WaitHangUp { socket } => {
+                opcode::PollAdd::new(descriptor(socket), libc::POLLRDHUP as u32).build()
             }
             Self::Read { file, position, length, buffer, uncached } => {
                 let wanted = (*length - buffer.len()).min(TRANSFER_BYTES_MAX);
@@ -248,6 +254,10 @@ impl FlightWork {
                 Progress::Again(Self::Send { socket, pieces, sent, message })
             }
             Self::WaitWritable { .. } => Progress::Finished(Ok(0), Returned::None),
+            Self::WaitHangUp { .. } => {
+                let broken = count & (libc::POLLERR | libc::POLLHUP) as usize != 0;
+                Progress::Finished(Ok(u64::from(broken)), Returned::None)
+            }
             Self::Read { file, position, length, mut buffer, uncached } => {
                 // SAFETY: the kernel has written `count` bytes behind the present ones, into spare capacity.
                 unsafe { buffer.advance_mut(count) };

@@ -245,6 +245,7 @@ impl Driver for UringDriver {
             }
             Operation::Send { socket, pieces } => self.send(token, socket, pieces),
             Operation::WaitWritable { socket } => self.start(token, FlightWork::WaitWritable { socket }),
+            Operation::WaitHangUp { socket } => self.start(token, FlightWork::WaitHangUp { socket }),
             Operation::ReadAt { file, position, length, uncached } => {
                 self.read(token, file, position, length, uncached);
             }

@@ -1,10 +1,11 @@
 //! Sockets: what is sent arrives, in order, whole, and ends where it should.
 
+use std::future::Future;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ringlog_io::{Io, ListenOptions, Listener, OpenOptions, Priority, Socket};
+use ringlog_io::{HangUp, Io, ListenOptions, Listener, OpenOptions, Priority, Socket};
 
 use crate::{Case, Env, case};
 
@@ -14,6 +15,9 @@ pub const CASES: &[Case] = &[
     case!(vectored_sends_keep_their_order),
     case!(half_close),
     case!(a_shut_down_socket_ends_for_both),
+    case!(a_hang_up_is_told_before_unread_bytes_are_read),
+    case!(a_reset_is_told_as_broken),
+    case!(a_dropped_wait_for_a_hang_up_frees_its_socket),
     case!(many_sockets),
     case!(recv_into_grows_by_what_arrives),
     case!(send_file_small),
@@ -142,6 +146,42 @@ async fn a_shut_down_socket_ends_for_both(env: Env) {
     assert!(waiting.await.map(|bytes| bytes.is_empty()).unwrap_or(true), "nothing was sent");
     assert!(env.io.recv_some(&server).await.map(|bytes| bytes.is_empty()).unwrap_or(true));
     assert!(env.io.send(&client, vec![Bytes::from_static(b"x")]).await.is_err());
+}
+
+async fn a_hang_up_is_told_before_unread_bytes_are_read(env: Env) {
+    let (client, server) = pair(&env).await;
+    let waiting = env.io.hung_up(&server);
+    env.io.send(&client, vec![pattern(5_000, 1)]).await.expect("send");
+    let mut limit = std::pin::pin!(env.io.sleep(Duration::from_millis(20)));
+    let mut waiting = std::pin::pin!(waiting);
+    std::future::poll_fn(|context| {
+        assert!(waiting.as_mut().poll(context).is_pending(), "bytes alone are no end");
+        limit.as_mut().poll(context)
+    })
+    .await;
+    client.shutdown_write();
+    assert_eq!(waiting.await.expect("poll"), HangUp::Finished);
+    assert_eq!(env.io.hung_up(&server).await.expect("poll"), HangUp::Finished, "it stays so");
+    assert_eq!(receive(&env.io, &server, 5_000).await, pattern(5_000, 1), "nothing was taken");
+    env.io.send(&server, vec![pattern(100, 2)]).await.expect("the other direction is open");
+    assert_eq!(receive(&env.io, &client, 100).await, pattern(100, 2));
+}
+
+async fn a_reset_is_told_as_broken(env: Env) {
+    let (client, server) = pair(&env).await;
+    env.io.send(&server, vec![pattern(100, 1)]).await.expect("send");
+    // Closing with unread bytes resets the connection.
+    env.io.sleep(Duration::from_millis(20)).await;
+    let waiting = env.io.hung_up(&server);
+    drop(client);
+    assert_eq!(waiting.await.expect("poll"), HangUp::Broken);
+}
+
+async fn a_dropped_wait_for_a_hang_up_frees_its_socket(env: Env) {
+    let (client, server) = pair(&env).await;
+    drop(env.io.hung_up(&server));
+    drop(server);
+    assert!(env.io.recv_some(&client).await.map(|bytes| bytes.is_empty()).unwrap_or(true));
 }
 
 async fn many_sockets(env: Env) {
