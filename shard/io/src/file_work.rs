@@ -12,7 +12,7 @@ use crate::aligned::{ALIGNMENT_BYTES, AlignedBuffer};
 use crate::file::File;
 use crate::network::{PIECES_PER_CALL_MAX, advance_pieces};
 use crate::operation::{FileOperation, Returned};
-use crate::options::{DirectoryEntry, OpenOptions, WriteSync};
+use crate::options::{DirectoryEntry, OpenOptions, SpaceInfo, WriteSync};
 
 /// Runs one operation to its end.
 pub(crate) fn execute(operation: FileOperation) -> (io::Result<u64>, Returned) {
@@ -47,7 +47,10 @@ pub(crate) fn execute(operation: FileOperation) -> (io::Result<u64>, Returned) {
         FileOperation::ListDirectory { path } => returning(list(&path), Returned::Entries),
         FileOperation::PathExists { path } => plain(fs::exists(path).map(u64::from)),
         FileOperation::Lock { path } => returning(lock(&path), Returned::File),
-        FileOperation::FreeSpace { path } => plain(free_space(&path)),
+        FileOperation::FileSystemSpace { path } => returning(file_system_space(&path), Returned::Space),
+        FileOperation::SyncFileSystem { file } => {
+            done(rustix::fs::syncfs(file.fd()).map_err(io::Error::from))
+        }
     }
 }
 
@@ -198,9 +201,12 @@ fn lock(path: &Path) -> io::Result<File> {
     Ok(File::descriptor(file, false))
 }
 
-fn free_space(path: &Path) -> io::Result<u64> {
+fn file_system_space(path: &Path) -> io::Result<SpaceInfo> {
     let space = rustix::fs::statvfs(path)?;
-    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    Ok(SpaceInfo {
+        free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+    })
 }
 
 #[cfg(test)]

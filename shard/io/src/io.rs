@@ -22,7 +22,7 @@ use crate::features::FeatureSet;
 use crate::file::{File, FileLock};
 use crate::notify::Notifier;
 use crate::operation::{FileOperation, Operation, OperationFuture, Returned};
-use crate::options::{DirectoryEntry, ListenOptions, OpenOptions, WriteSync};
+use crate::options::{DirectoryEntry, ListenOptions, OpenOptions, SpaceInfo, WriteSync};
 use crate::socket::{HangUp, Listener, Socket, SocketTransfer};
 use crate::task::{Priority, Task};
 use crate::timers::TimerKey;
@@ -477,12 +477,25 @@ impl Io {
         Ok(self.file_operation(FileOperation::PathExists { path: path.to_owned() }).await? != 0)
     }
 
-    /// Bytes that an unprivileged user may still write on the file system of the path.
+    /// How large the file system of the path is and what an unprivileged user may still write on it.
     ///
     /// # Errors
     /// What statvfs(3) answers.
-    pub async fn free_space(&self, path: &Path) -> io::Result<u64> {
-        self.file_operation(FileOperation::FreeSpace { path: path.to_owned() }).await
+    pub async fn file_system_space(&self, path: &Path) -> io::Result<SpaceInfo> {
+        let operation = FileOperation::FileSystemSpace { path: path.to_owned() };
+        match self.submit(Operation::File(operation)).await {
+            (Ok(_), Returned::Space(space)) => Ok(space),
+            (result, _) => Err(unanswered(result)),
+        }
+    }
+
+    /// Makes everything of the file's file system durable, and tells of every write-out that failed there since this
+    /// file was opened or was last asked (syncfs), whosever it was. It may have much to write that is not ours.
+    ///
+    /// # Errors
+    /// What syncfs(2) answers. An error is told once.
+    pub async fn sync_file_system(&self, file: &File) -> io::Result<()> {
+        self.file_operation(FileOperation::SyncFileSystem { file: file.clone() }).await.map(|_| ())
     }
 
     /// The whole content of a file. Only for files whose size we chose ourselves.

@@ -45,7 +45,7 @@ pub use io::{Io, Sleep, YieldNow};
 pub use notify::{Handshake, Notifier};
 pub use operation::{Completion, FileOperation, Job, JobOutcome, Operation, Returned, Token};
 pub use options::{
-    DirectoryEntry, DriverKind, ExecutorConfig, ListenOptions, OpenOptions, Scheduler, WriteSync,
+    DirectoryEntry, DriverKind, ExecutorConfig, ListenOptions, OpenOptions, Scheduler, SpaceInfo, WriteSync,
 };
 pub use socket::{
     HangUp, Listener, ListenerHandle, ListenerInner, Socket, SocketHandle, SocketInner, SocketTransfer,

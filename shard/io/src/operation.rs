@@ -17,7 +17,7 @@ use slab::Slab;
 use crate::aligned::AlignedBuffer;
 use crate::executor::Core;
 use crate::file::File;
-use crate::options::{DirectoryEntry, OpenOptions, WriteSync};
+use crate::options::{DirectoryEntry, OpenOptions, SpaceInfo, WriteSync};
 use crate::socket::{ListenerHandle, SocketHandle};
 
 /// Names one operation in flight; unique until its completion was delivered.
@@ -242,10 +242,15 @@ pub enum FileOperation {
         /// The path.
         path: PathBuf,
     },
-    /// Free bytes of the file system that holds the path, as the result.
-    FreeSpace {
+    /// Answers `Returned::Space` of the file system that holds the path.
+    FileSystemSpace {
         /// The path.
         path: PathBuf,
+    },
+    /// syncfs(2): everything of the file system that holds the file is durable.
+    SyncFileSystem {
+        /// Any file or directory of it, open since before the writes whose errors it is to tell.
+        file: File,
     },
 }
 
@@ -269,6 +274,8 @@ pub enum Returned {
     Entries(Vec<DirectoryEntry>),
     /// The outcome of a job.
     Job(JobOutcome),
+    /// The room of a file system.
+    Space(SpaceInfo),
 }
 
 impl fmt::Debug for Returned {
@@ -282,6 +289,7 @@ impl fmt::Debug for Returned {
             Self::File(_) => "File",
             Self::Entries(_) => "Entries",
             Self::Job(_) => "Job",
+            Self::Space(_) => "Space",
         };
         formatter.write_str(name)
     }

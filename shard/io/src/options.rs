@@ -127,6 +127,15 @@ pub enum WriteSync {
     Data,
 }
 
+/// The room of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceInfo {
+    /// Bytes that an unprivileged user may still write.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+}
+
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirectoryEntry {

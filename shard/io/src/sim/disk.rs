@@ -1,14 +1,13 @@
-//! The disk of a simulated host: files as sectors with a cached and a durable value, names that last only after their
-//! directory was synced. Knows no time and no executor.
+//! The disk of a simulated host: names that last only after their directory was synced, open files and their locks. What
+//! a file holds is in `sectors`. Knows no time and no executor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::{Component, Path};
 
-use crate::options::{DirectoryEntry, OpenOptions};
-
-/// Bytes that become durable together.
-const SECTOR_BYTES: usize = 4096;
+use super::sectors::Sectors;
+use crate::options::{DirectoryEntry, OpenOptions, SpaceInfo};
 
 /// What a crash leaves of bytes that were written but not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +27,9 @@ enum Inode {
     Directory(DirectoryData),
 }
 
-/// Invariant: outside `dirty`, `cached` and `durable` agree wherever both have a byte.
 #[derive(Default)]
 struct FileData {
-    cached: Vec<u8>,
-    durable: Vec<u8>,
-    /// Sectors whose cached value is not durable.
-    dirty: BTreeSet<usize>,
+    sectors: Sectors,
     /// Open file that holds the lock.
     lock: Option<u64>,
 }
@@ -58,14 +53,27 @@ pub(crate) struct Disk {
     inodes: BTreeMap<InodeId, Inode>,
     open: BTreeMap<u64, OpenFile>,
     next_inode: u64,
+    /// Whether an open file has no name: it goes when it is closed.
+    has_unnamed: bool,
+    /// What all files together may hold, in bytes.
+    capacity_bytes: u64,
 }
+
+/// Capacity of a disk that nobody gave one: never reached.
+const CAPACITY_BYTES: u64 = 1 << 40;
 
 const ROOT: InodeId = InodeId(0);
 
 impl Disk {
     pub(crate) fn new() -> Self {
         let inodes = BTreeMap::from([(ROOT, Inode::Directory(DirectoryData::default()))]);
-        Self { inodes, open: BTreeMap::new(), next_inode: 1 }
+        Self {
+            inodes,
+            open: BTreeMap::new(),
+            next_inode: 1,
+            has_unnamed: false,
+            capacity_bytes: CAPACITY_BYTES,
+        }
     }
 
     fn create(&mut self, inode: Inode) -> InodeId {
@@ -125,11 +133,12 @@ impl Disk {
             }
             None => return Err(ErrorKind::NotFound.into()),
         };
-        let Some(Inode::File(file)) = self.inodes.get_mut(&inode) else {
-            return Err(ErrorKind::IsADirectory.into());
-        };
-        if options.truncate {
-            file.set_length(0);
+        match self.inodes.get_mut(&inode) {
+            Some(Inode::File(file)) if options.truncate => file.sectors.set_length(0),
+            Some(Inode::File(_)) => {}
+            // As open(2): a directory opens for reading only; it stands for its file system.
+            _ if options.write => return Err(ErrorKind::IsADirectory.into()),
+            _ => {}
         }
         self.open.insert(handle, OpenFile { inode, read: options.read, write: options.write });
         Ok(())
@@ -154,7 +163,7 @@ impl Disk {
         {
             file.lock = None;
         }
-        if !self.open.values().any(|other| other.inode == open.inode) {
+        if self.has_unnamed {
             self.free_unreachable();
         }
     }
@@ -183,55 +192,65 @@ impl Disk {
         if !self.opened(handle)?.read {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
-        let file = self.file(handle)?;
-        let start = usize::try_from(position).unwrap_or(usize::MAX).min(file.cached.len());
-        let end = start.saturating_add(length).min(file.cached.len());
-        Ok(file.cached.get(start..end).unwrap_or(&[]).to_vec())
+        let position = usize::try_from(position).unwrap_or(usize::MAX);
+        Ok(self.file(handle)?.sectors.read(position, length))
     }
 
     pub(crate) fn write(&mut self, handle: u64, position: u64, bytes: &[u8]) -> io::Result<()> {
-        if !self.opened(handle)?.write {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-        let start = usize::try_from(position).map_err(|_| ErrorKind::FileTooLarge)?;
-        let end = start.checked_add(bytes.len()).ok_or(ErrorKind::FileTooLarge)?;
-        let file = self.file_mut(handle)?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if end > file.cached.len() {
-            file.set_length(end);
-        }
-        if let Some(target) = file.cached.get_mut(start..end) {
-            target.copy_from_slice(bytes);
-        }
-        file.dirty.extend(start / SECTOR_BYTES..=(end - 1) / SECTOR_BYTES);
+        let (sectors, range) = self.writable(handle, position, bytes)?;
+        sectors.write(range, bytes);
         Ok(())
     }
 
     /// Writes bytes and makes those sectors durable, and the length, as a write with O_DSYNC does.
     pub(crate) fn write_durable(&mut self, handle: u64, position: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write(handle, position, bytes)?;
-        let start = usize::try_from(position).map_err(|_| ErrorKind::FileTooLarge)?;
-        let Some(last) = bytes.len().checked_sub(1) else { return Ok(()) };
-        let sectors: BTreeSet<usize> = (start / SECTOR_BYTES..=(start + last) / SECTOR_BYTES).collect();
-        let file = self.file_mut(handle)?;
-        if file.durable.len() < start + bytes.len() {
-            file.durable.resize(file.cached.len(), 0);
-        }
-        copy_sectors(&file.cached, &mut file.durable, &sectors);
-        file.dirty.retain(|sector| !sectors.contains(sector));
+        let (sectors, range) = self.writable(handle, position, bytes)?;
+        sectors.write_durable(range, bytes);
         Ok(())
+    }
+
+    /// What a write changes, and where.
+    fn writable(
+        &mut self,
+        handle: u64,
+        position: u64,
+        bytes: &[u8],
+    ) -> io::Result<(&mut Sectors, Range<usize>)> {
+        if !self.opened(handle)?.write {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        let start = usize::try_from(position).map_err(|_| ErrorKind::FileTooLarge)?;
+        let end = start.checked_add(bytes.len()).ok_or(ErrorKind::FileTooLarge)?;
+        Ok((&mut self.file_mut(handle)?.sectors, start..end))
     }
 
     /// Makes the cached content of a file durable.
     pub(crate) fn sync_file(&mut self, handle: u64) -> io::Result<()> {
-        self.file_mut(handle)?.sync();
+        self.file_mut(handle)?.sectors.sync();
         Ok(())
     }
 
+    /// Makes everything durable: contents and names.
+    pub(crate) fn sync_file_system(&mut self, handle: u64) -> io::Result<()> {
+        self.opened(handle)?;
+        for inode in self.inodes.values_mut() {
+            match inode {
+                Inode::File(file) => file.sectors.sync(),
+                Inode::Directory(directory) => directory.durable = directory.cached.clone(),
+            }
+        }
+        self.free_unreachable();
+        Ok(())
+    }
+
+    /// Its size and what is left of it.
+    pub(crate) fn space(&self) -> SpaceInfo {
+        let used: u64 = self.inodes.values().map(Inode::bytes).sum();
+        SpaceInfo { free_bytes: self.capacity_bytes.saturating_sub(used), total_bytes: self.capacity_bytes }
+    }
+
     pub(crate) fn length(&self, handle: u64) -> io::Result<u64> {
-        Ok(self.file(handle)?.cached.len() as u64)
+        Ok(self.file(handle)?.sectors.length() as u64)
     }
 
     pub(crate) fn truncate(&mut self, handle: u64, length: u64) -> io::Result<()> {
@@ -239,7 +258,7 @@ impl Disk {
             return Err(ErrorKind::InvalidInput.into());
         }
         let length = usize::try_from(length).map_err(|_| ErrorKind::FileTooLarge)?;
-        self.file_mut(handle)?.set_length(length);
+        self.file_mut(handle)?.sectors.set_length(length);
         Ok(())
     }
 
@@ -332,8 +351,8 @@ impl Disk {
                 Inode::File(file) => {
                     file.lock = None;
                     match unsynced {
-                        UnsyncedData::Kept => file.sync(),
-                        UnsyncedData::Lost => file.revert(),
+                        UnsyncedData::Kept => file.sectors.sync(),
+                        UnsyncedData::Lost => file.sectors.revert(),
                     }
                 }
                 Inode::Directory(directory) => directory.cached = directory.durable.clone(),
@@ -344,51 +363,28 @@ impl Disk {
 
     /// Frees what no name (cached or durable) and no open file reaches.
     fn free_unreachable(&mut self) {
-        let mut reached = BTreeSet::new();
-        let mut pending: Vec<InodeId> = self.open.values().map(|open| open.inode).collect();
-        pending.push(ROOT);
+        let mut named = BTreeSet::new();
+        let mut pending = vec![ROOT];
         while let Some(id) = pending.pop() {
-            if !reached.insert(id) {
+            if !named.insert(id) {
                 continue;
             }
             if let Some(Inode::Directory(directory)) = self.inodes.get(&id) {
                 pending.extend(directory.cached.values().chain(directory.durable.values()));
             }
         }
-        self.inodes.retain(|id, _| reached.contains(id));
+        let unnamed: BTreeSet<InodeId> =
+            self.open.values().map(|open| open.inode).filter(|id| !named.contains(id)).collect();
+        self.has_unnamed = !unnamed.is_empty();
+        self.inodes.retain(|id, _| named.contains(id) || unnamed.contains(id));
     }
 }
 
-impl FileData {
-    fn set_length(&mut self, length: usize) {
-        let before = self.cached.len();
-        self.cached.resize(length, 0);
-        // The sector in which a length begins or ends differs from the durable one.
-        let (shorter, longer) = (before.min(length), before.max(length));
-        if longer > shorter {
-            self.dirty.extend(shorter / SECTOR_BYTES..=(longer - 1) / SECTOR_BYTES);
-        }
-    }
-
-    fn sync(&mut self) {
-        self.durable.resize(self.cached.len(), 0);
-        copy_sectors(&self.cached, &mut self.durable, &self.dirty);
-        self.dirty.clear();
-    }
-
-    fn revert(&mut self) {
-        self.cached.resize(self.durable.len(), 0);
-        copy_sectors(&self.durable, &mut self.cached, &self.dirty);
-        self.dirty.clear();
-    }
-}
-
-fn copy_sectors(source: &[u8], target: &mut [u8], sectors: &BTreeSet<usize>) {
-    for sector in sectors {
-        let start = sector * SECTOR_BYTES;
-        let end = (start + SECTOR_BYTES).min(source.len());
-        if let (Some(source), Some(target)) = (source.get(start..end), target.get_mut(start..end)) {
-            target.copy_from_slice(source);
+impl Inode {
+    fn bytes(&self) -> u64 {
+        match self {
+            Inode::File(file) => file.sectors.length() as u64,
+            Inode::Directory(_) => 0,
         }
     }
 }

@@ -4,11 +4,13 @@
 //! One seed gives one run, event by event; [`World::trace_hash`] is its fingerprint. Time passes only between events, and
 //! every turn of an executor costs a little of it, so that a task which never waits cannot stop the clock.
 
+mod agenda;
 mod disk;
 mod driver;
 mod handles;
 mod network;
 mod perform;
+mod sectors;
 mod state;
 mod trace;
 
@@ -17,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use self::agenda::Agenda;
 use self::disk::Disk;
 pub use self::disk::UnsyncedData;
 use self::driver::SimDriver;
@@ -84,12 +87,12 @@ impl World {
                 return Outcome::Done;
             }
             let mut state = self.inner.state.borrow_mut();
-            let Some((&(time, _), _)) = state.events.first_key_value() else { return Outcome::Stuck };
+            let Some(time) = state.events.next_time() else { return Outcome::Stuck };
             if time > deadline {
                 state.now = deadline;
                 return Outcome::TimedOut;
             }
-            let Some(((time, _), event)) = state.events.pop_first() else { return Outcome::Stuck };
+            let Some((time, event)) = state.events.pop() else { return Outcome::Stuck };
             state.now = time;
             self.inner.happen(state, time, event);
         }
@@ -128,7 +131,7 @@ impl Drop for World {
             core.shut_down();
         }
         // What is still to happen may hold handles of the world's own ledger; drop them outside its borrow.
-        let events = std::mem::take(&mut self.inner.state.borrow_mut().events);
+        let events = std::mem::replace(&mut self.inner.state.borrow_mut().events, Agenda::new());
         drop(events);
     }
 }

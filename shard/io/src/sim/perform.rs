@@ -12,9 +12,6 @@ use crate::file::{File, FileKind};
 use crate::operation::{FileOperation, Operation, Returned};
 use crate::options::{OpenOptions, WriteSync};
 
-/// What every simulated disk says it has left.
-const FREE_BYTES: u64 = 1 << 40;
-
 type Outcome = (io::Result<u64>, Returned);
 
 impl WorldState {
@@ -66,7 +63,8 @@ impl WorldState {
                 Err(error) => (Err(error), Returned::None),
             },
             FileOperation::PathExists { path } => (Ok(u64::from(disk.exists(&path))), Returned::None),
-            FileOperation::FreeSpace { .. } => (Ok(FREE_BYTES), Returned::None),
+            FileOperation::FileSystemSpace { .. } => (Ok(0), Returned::Space(disk.space())),
+            FileOperation::SyncFileSystem { file } => done(disk.sync_file_system(handle(&file))),
         }
     }
 
@@ -162,7 +160,7 @@ fn record_file(trace: &mut Trace, operation: &FileOperation) {
         Op::SyncDirectory { path: name } => path(7, name),
         Op::ListDirectory { path: name } => path(8, name),
         Op::PathExists { path: name } => path(9, name),
-        Op::FreeSpace { path: name } => path(10, name),
+        Op::FileSystemSpace { path: name } => path(10, name),
         Op::Write { file, position, pieces } => {
             trace.word(handle(file));
             trace.word(*position);
@@ -173,7 +171,7 @@ fn record_file(trace: &mut Trace, operation: &FileOperation) {
             trace.word(*position);
             trace.bytes(buffer.as_slice());
         }
-        Op::SyncData { file } | Op::SyncAll { file } | Op::Length { file } => {
+        Op::SyncData { file } | Op::SyncAll { file } | Op::Length { file } | Op::SyncFileSystem { file } => {
             trace.word(handle(file) | 1 << 40)
         }
         Op::Truncate { file, length: number }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::agenda::Agenda;
 use super::disk::Disk;
 use super::handles::{Ledger, LedgerEntry, SimulatedSocket};
 use super::network::{Endpoint, Finished, Network, Packet, Receive};
@@ -70,9 +71,7 @@ pub(crate) struct WorldState {
     pub(crate) random: Random,
     pub(crate) trace: Trace,
     pub(crate) event_count: u64,
-    /// Ordered by time, then by when they were planned.
-    pub(crate) events: BTreeMap<(u64, u64), Event>,
-    next_sequence: u64,
+    pub(super) events: Agenda<Event>,
     pub(crate) hosts: Vec<HostState>,
     pub(crate) executors: Vec<ExecutorState>,
     pub(crate) network: Network,
@@ -102,8 +101,7 @@ impl WorldState {
             random: Random::from_seed(seed),
             trace: Trace::new(),
             event_count: 0,
-            events: BTreeMap::new(),
-            next_sequence: 0,
+            events: Agenda::new(),
             hosts: Vec::new(),
             executors: Vec::new(),
             network: Network::default(),
@@ -125,8 +123,7 @@ impl WorldState {
 
     pub(crate) fn schedule(&mut self, time: u64, event: Event) {
         assert!(time >= self.now, "an event cannot happen in the past");
-        self.events.insert((time, self.next_sequence), event);
-        self.next_sequence += 1;
+        self.events.plan(time, event);
     }
 
     /// Plans a turn of the executor, unless one is due by then.
@@ -495,7 +492,12 @@ fn latency_of(operation: &Operation) -> Latency {
         Operation::Compute { .. } => COMPUTE,
         Operation::ReadAt { .. }
         | Operation::File(File::Read { .. } | File::Length { .. } | File::PathExists { .. }) => READ,
-        Operation::File(File::SyncData { .. } | File::SyncAll { .. } | File::SyncDirectory { .. }) => SYNC,
+        Operation::File(
+            File::SyncData { .. }
+            | File::SyncAll { .. }
+            | File::SyncDirectory { .. }
+            | File::SyncFileSystem { .. },
+        ) => SYNC,
         Operation::WriteDirect { sync, .. } if *sync == crate::WriteSync::Data => SYNC,
         _ => WRITE,
     }

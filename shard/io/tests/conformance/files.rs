@@ -165,7 +165,11 @@ async fn lengths(env: Env) {
     env.io.allocate(&file, 0, 100_000, false).await.expect("allocate");
     assert_eq!(env.io.file_length(&file).await.expect("length"), 100_000);
     env.io.sync_all(&file).await.expect("sync");
-    assert!(env.io.free_space(&env.directory).await.expect("space") > 0);
+    let space = env.io.file_system_space(&env.directory).await.expect("space");
+    assert!(space.free_bytes > 0 && space.free_bytes <= space.total_bytes, "{space:?}");
+    let whole = env.io.open(&env.directory, OpenOptions::READ).await.expect("a directory opens for reading");
+    env.io.sync_file_system(&whole).await.expect("sync");
+    assert!(env.io.open(&env.directory, OpenOptions { write: true, ..OpenOptions::READ }).await.is_err());
 }
 
 async fn directories(env: Env) {

@@ -1,0 +1,285 @@
+//! The bytes of one simulated file: sectors with a cached and a durable value. Knows no names and no open files.
+//!
+//! Sectors are shared between the two values until one is written, and a sector of zeros takes no memory: a pre-written
+//! journal and a crash cost a pointer a sector, not its bytes.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Bytes that become durable together.
+pub(super) const SECTOR_BYTES: usize = 4096;
+
+type Sector = [u8; SECTOR_BYTES];
+
+const ZEROS: Sector = [0; SECTOR_BYTES];
+
+/// One value of a whole file. Invariants: as many sectors as the length needs, zeros behind the length.
+#[derive(Default)]
+struct Contents {
+    length: usize,
+    /// `None` = zeros.
+    sectors: Vec<Option<Rc<Sector>>>,
+}
+
+impl Contents {
+    fn set_length(&mut self, length: usize) {
+        let shorter = length < self.length;
+        self.length = length;
+        self.sectors.resize(length.div_ceil(SECTOR_BYTES), None);
+        let used = length % SECTOR_BYTES;
+        if shorter
+            && used > 0
+            && let Some(Some(last)) = self.sectors.last_mut()
+            && let Some(behind) = Rc::make_mut(last).get_mut(used..)
+        {
+            behind.fill(0);
+        }
+    }
+
+    /// The file is long enough already.
+    fn write(&mut self, position: usize, mut bytes: &[u8]) {
+        let (mut sector, mut start) = (position / SECTOR_BYTES, position % SECTOR_BYTES);
+        while !bytes.is_empty() {
+            let (part, rest) = bytes.split_at(bytes.len().min(SECTOR_BYTES - start));
+            if let Some(slot) = self.sectors.get_mut(sector) {
+                write_sector(slot, start, part);
+            }
+            (sector, start, bytes) = (sector + 1, 0, rest);
+        }
+    }
+
+    fn read(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(range.len());
+        let (mut sector, mut start) = (range.start / SECTOR_BYTES, range.start % SECTOR_BYTES);
+        while bytes.len() < range.len() {
+            let end = (start + range.len() - bytes.len()).min(SECTOR_BYTES);
+            let present = self.sectors.get(sector).and_then(Option::as_deref).unwrap_or(&ZEROS);
+            bytes.extend_from_slice(present.get(start..end).unwrap_or(&[]));
+            (sector, start) = (sector + 1, 0);
+        }
+        bytes
+    }
+
+    /// Takes over one sector of the other value. One beyond the end stays out.
+    fn take(&mut self, other: &Contents, sector: usize) {
+        if let (Some(target), Some(source)) = (self.sectors.get_mut(sector), other.sectors.get(sector)) {
+            target.clone_from(source);
+        }
+    }
+}
+
+fn write_sector(slot: &mut Option<Rc<Sector>>, start: usize, part: &[u8]) {
+    // A whole sector replaces what was there, without a copy of it.
+    if let Ok(whole) = <&Sector>::try_from(part) {
+        *slot = (*whole != ZEROS).then(|| Rc::new(*whole));
+        return;
+    }
+    let present = slot.get_or_insert_with(|| Rc::new(ZEROS));
+    if let Some(target) = Rc::make_mut(present).get_mut(start..start + part.len()) {
+        target.copy_from_slice(part);
+    }
+}
+
+/// Invariant: outside `dirty`, `cached` and `durable` agree wherever both have a byte.
+#[derive(Default)]
+pub(super) struct Sectors {
+    cached: Contents,
+    durable: Contents,
+    /// Sectors whose cached value is not durable.
+    dirty: BTreeSet<usize>,
+}
+
+impl Sectors {
+    pub(super) fn length(&self) -> usize {
+        self.cached.length
+    }
+
+    /// Fewer bytes only at the end of the file.
+    pub(super) fn read(&self, position: usize, length: usize) -> Vec<u8> {
+        let start = position.min(self.cached.length);
+        let end = start.saturating_add(length).min(self.cached.length);
+        self.cached.read(start..end)
+    }
+
+    pub(super) fn set_length(&mut self, length: usize) {
+        let before = self.cached.length;
+        self.cached.set_length(length);
+        // The sector in which a length begins or ends differs from the durable one.
+        let (shorter, longer) = (before.min(length), before.max(length));
+        self.dirty.extend(touched(shorter..longer));
+    }
+
+    /// Writes into the cache. `range` is where the bytes go.
+    pub(super) fn write(&mut self, range: Range<usize>, bytes: &[u8]) {
+        self.put(range.clone(), bytes);
+        self.dirty.extend(touched(range));
+    }
+
+    /// Writes bytes and makes their sectors durable, and the length.
+    pub(super) fn write_durable(&mut self, range: Range<usize>, bytes: &[u8]) {
+        self.put(range.clone(), bytes);
+        if self.durable.length < range.end {
+            self.durable.set_length(self.cached.length);
+        }
+        for sector in touched(range) {
+            self.durable.take(&self.cached, sector);
+            self.dirty.remove(&sector);
+        }
+    }
+
+    fn put(&mut self, range: Range<usize>, bytes: &[u8]) {
+        if !bytes.is_empty() && range.end > self.cached.length {
+            self.set_length(range.end);
+        }
+        self.cached.write(range.start, bytes);
+    }
+
+    /// Makes the cached value durable.
+    pub(super) fn sync(&mut self) {
+        self.durable.set_length(self.cached.length);
+        for sector in std::mem::take(&mut self.dirty) {
+            self.durable.take(&self.cached, sector);
+        }
+    }
+
+    /// Forgets what is not durable.
+    pub(super) fn revert(&mut self) {
+        self.cached.set_length(self.durable.length);
+        for sector in std::mem::take(&mut self.dirty) {
+            self.cached.take(&self.durable, sector);
+        }
+    }
+}
+
+/// The sectors of which a range of bytes has some.
+fn touched(range: Range<usize>) -> Range<usize> {
+    if range.is_empty() { 0..0 } else { range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same file as two plain byte strings.
+    #[derive(Default)]
+    struct Model {
+        cached: Vec<u8>,
+        durable: Vec<u8>,
+        dirty: BTreeSet<usize>,
+    }
+
+    impl Model {
+        fn set_length(&mut self, length: usize) {
+            let before = self.cached.len();
+            self.cached.resize(length, 0);
+            self.dirty.extend(touched(before.min(length)..before.max(length)));
+        }
+
+        fn write(&mut self, range: Range<usize>, bytes: &[u8]) {
+            if !bytes.is_empty() && range.end > self.cached.len() {
+                self.set_length(range.end);
+            }
+            self.cached[range.clone()].copy_from_slice(bytes);
+            self.dirty.extend(touched(range));
+        }
+
+        fn write_durable(&mut self, range: Range<usize>, bytes: &[u8]) {
+            self.write(range.clone(), bytes);
+            if self.durable.len() < range.end {
+                self.durable.resize(self.cached.len(), 0);
+            }
+            let sectors: Vec<usize> = touched(range).collect();
+            copy(&self.cached, &mut self.durable, sectors.iter());
+            self.dirty.retain(|sector| !sectors.contains(sector));
+        }
+
+        fn sync(&mut self) {
+            self.durable.resize(self.cached.len(), 0);
+            copy(&self.cached, &mut self.durable, self.dirty.iter());
+            self.dirty.clear();
+        }
+
+        fn revert(&mut self) {
+            self.cached.resize(self.durable.len(), 0);
+            copy(&self.durable, &mut self.cached, self.dirty.iter());
+            self.dirty.clear();
+        }
+    }
+
+    fn copy<'a>(source: &[u8], target: &mut [u8], sectors: impl Iterator<Item = &'a usize>) {
+        for sector in sectors {
+            let start = sector * SECTOR_BYTES;
+            let end = (start + SECTOR_BYTES).min(source.len());
+            if let (Some(source), Some(target)) = (source.get(start..end), target.get_mut(start..end)) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Length(usize),
+        Write { position: usize, length: usize, byte: u8, durable: bool },
+        Sync,
+        Revert,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Near the borders of sectors, where mistakes live.
+        let place = (0..5_usize, -2..3_isize)
+            .prop_map(|(sector, shift)| (sector * SECTOR_BYTES).saturating_add_signed(shift));
+        prop_oneof![
+            place.clone().prop_map(Step::Length),
+            (place.clone(), place, 0..3_u8, any::<bool>()).prop_map(|(position, length, byte, durable)| {
+                Step::Write { position, length, byte, durable }
+            }),
+            Just(Step::Sync),
+            Just(Step::Revert),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_is_what_two_plain_byte_strings_are(steps in proptest::collection::vec(step(), 1..40)) {
+            let (mut file, mut model) = (Sectors::default(), Model::default());
+            for step in steps {
+                match step {
+                    Step::Length(length) => {
+                        file.set_length(length);
+                        model.set_length(length);
+                    }
+                    Step::Write { position, length, byte, durable } => {
+                        // What grows a file begins within it or not; both are legal.
+                        if length == 0 {
+                            continue;
+                        }
+                        let bytes = vec![byte; length];
+                        let range = position..position + length;
+                        if durable {
+                            file.write_durable(range.clone(), &bytes);
+                            model.write_durable(range, &bytes);
+                        } else {
+                            file.write(range.clone(), &bytes);
+                            model.write(range, &bytes);
+                        }
+                    }
+                    Step::Sync => {
+                        file.sync();
+                        model.sync();
+                    }
+                    Step::Revert => {
+                        file.revert();
+                        model.revert();
+                    }
+                }
+                prop_assert_eq!(file.length(), model.cached.len());
+                prop_assert_eq!(file.read(0, usize::MAX), &model.cached[..]);
+                prop_assert_eq!(file.durable.read(0..file.durable.length), &model.durable[..]);
+                prop_assert_eq!(&file.dirty, &model.dirty);
+            }
+        }
+    }
+}
