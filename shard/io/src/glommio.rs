@@ -208,8 +208,8 @@ async fn bridge(core: Rc<Core>, handles: Rc<GlommioHandles>) {
         let busy = {
             // Tasks spawned before the run began are turned here.
             let _entered = core.queue.enter();
-            core.poll_driver(Wait::Nothing);
-            core.turn()
+            let completed = core.poll_driver(Wait::Nothing);
+            core.turn() || completed
         };
         if busy || handles.nudged.get() {
             // The others first: what they submit goes out with the next look at the driver.
@@ -217,7 +217,10 @@ async fn bridge(core: Rc<Core>, handles: Rc<GlommioHandles>) {
             continue;
         }
         core.driver.borrow_mut().prepare_sleep();
-        if !core.found_work() {
+        if core.found_work() {
+            // Each turn gives way, or those whom it woke would never run while it finds more.
+            executor().yield_now().await;
+        } else {
             // Counted as sleep until the bridge runs again, although tasks that need no I/O may run meanwhile.
             let before = core.now();
             let deadline = core.timers.borrow().next_deadline();

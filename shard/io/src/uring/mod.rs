@@ -282,9 +282,9 @@ impl Driver for UringDriver {
                 Wait::Nothing => self.ring.flush(),
                 Wait::Until(deadline) => {
                     let timeout = self.timeout(deadline);
-                    self.ring.wait(Some(timeout), &self.wake);
+                    self.ring.wait(Some(timeout), &self.wake, self.flights.len());
                 }
-                Wait::Forever => self.ring.wait(None, &self.wake),
+                Wait::Forever => self.ring.wait(None, &self.wake, self.flights.len()),
             }
         }
         self.collect(completions);
@@ -292,7 +292,8 @@ impl Driver for UringDriver {
     }
 
     fn has_ready(&mut self) -> bool {
-        !self.ready.is_empty() || self.pool.has_done() || self.ring.is_bridged() && self.ring.has_work()
+        let bridged = self.ring.is_bridged();
+        !self.ready.is_empty() || self.pool.has_done() || bridged && self.ring.settle(self.flights.len())
     }
 
     fn prepare_sleep(&mut self) {
@@ -373,7 +374,7 @@ impl Driver for UringDriver {
         let mut completions = Vec::new();
         while self.flights.len() > 0 && self.monotonic_now() < deadline {
             let timeout = self.timeout(deadline);
-            self.ring.wait(Some(timeout), &self.wake);
+            self.ring.wait(Some(timeout), &self.wake, self.flights.len());
             self.collect(&mut completions);
             completions.clear();
         }

@@ -14,6 +14,9 @@ use crate::error::IoSetupError;
 use crate::features::{self, Feature};
 use crate::notify::WakeState;
 
+/// How much put-off work one enter runs at least, if there is as much (IO_LOCAL_TW_DEFAULT_MAX of the kernel).
+const RUN_PER_ENTER: usize = 20;
+
 /// Completions that fit, as a multiple of the submissions: each connection keeps a receive in flight, and those may all
 /// complete at once. The kernel keeps what does not fit, at a price.
 const COMPLETIONS_PER_SUBMISSION: u32 = 4;
@@ -138,8 +141,9 @@ impl Ring {
         }
     }
 
-    /// Whether an enter without waiting would do anything.
-    pub(crate) fn has_work(&mut self) -> bool {
+    /// Whether an enter without waiting may do something. Good for saving enters, not for deciding to stay awake: see
+    /// [`Ring::settle`].
+    fn has_work(&mut self) -> bool {
         let submission = self.inner.submission();
         !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
     }
@@ -151,20 +155,39 @@ impl Ring {
         }
     }
 
+    /// Submits what is queued and runs what the kernel has put off, until there is a completion or nothing is left; true
+    /// when there is a completion. Ask for signals before: what comes later then signals.
+    ///
+    /// Does not believe the ring's flag that work is put off. The kernel queues the work first and raises the flag after;
+    /// when another core is late with that, this one has run the work already, and then no enter lowers the flag until
+    /// more work comes. A loop that stays awake for it turns for ever.
+    pub(crate) fn settle(&mut self, in_flight: usize) -> bool {
+        // What is put off may complete nothing, so one enter is not always enough; with the flag stuck it ends as well.
+        for _ in 0..=in_flight / RUN_PER_ENTER {
+            self.enter_for_events();
+            if !self.inner.completion().is_empty() {
+                return true;
+            }
+            if !self.has_work() {
+                break;
+            }
+        }
+        false
+    }
+
     /// Submits what is queued and waits for a completion or a wake, at most `timeout`.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>, wake: &WakeState) {
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>, wake: &WakeState, in_flight: usize) {
         match &self.sleep {
             Sleep::InRing => self.enter(1, timeout),
-            Sleep::InPoll { .. } => self.wait_in_poll(timeout, wake),
+            Sleep::InPoll { .. } => self.wait_in_poll(timeout, wake, in_flight),
             // Only at the end, when the other loop is gone.
             Sleep::Elsewhere => self.enter(1, timeout),
         }
     }
 
-    fn wait_in_poll(&mut self, timeout: Option<Duration>, wake: &WakeState) {
-        self.flush();
+    fn wait_in_poll(&mut self, timeout: Option<Duration>, wake: &WakeState, in_flight: usize) {
         self.ask_for_signals();
-        if !self.has_work() && self.inner.completion().is_empty() {
+        if !self.settle(in_flight) {
             self.poll(timeout, wake);
         }
         self.refuse_signals();
@@ -206,12 +229,25 @@ impl Ring {
         if want > 0 && self.inner.params().is_feature_no_iowait() {
             flags |= EnterFlags::NO_IOWAIT;
         }
-        let entered = self.inner.submitter().submit_with_args_and_flags(want, &arguments, flags);
-        match entered.map_err(|error| (error.raw_os_error(), error)) {
-            // Time is up; interrupted; completions overflow and must be taken first.
-            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {}
-            Err((_, error)) => fatal(&error),
-        }
+        check(self.inner.submitter().submit_with_args_and_flags(want, &arguments, flags));
+    }
+
+    /// An enter without waiting that runs what is put off whatever the flag says.
+    fn enter_for_events(&mut self) {
+        self.syscalls += 1;
+        let queued = u32::try_from(self.inner.submission().len()).expect("a ring has at most 2^15 entries");
+        let events = EnterFlags::GETEVENTS.bits();
+        // SAFETY: no argument is passed; what the queued entries point to is valid by the promise of `push`.
+        check(unsafe { self.inner.submitter().enter::<libc::sigset_t>(queued, 0, events, None) });
+    }
+}
+
+/// What an enter answers, but for what is no error.
+fn check(entered: io::Result<usize>) {
+    match entered.map_err(|error| (error.raw_os_error(), error)) {
+        // Time is up; interrupted; completions overflow and must be taken first.
+        Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {}
+        Err((_, error)) => fatal(&error),
     }
 }
 
@@ -219,4 +255,89 @@ impl Ring {
 /// handle. Going on would wait for completions that never come.
 fn fatal(error: &io::Error) -> ! {
     panic!("io_uring_enter refused: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Instant;
+
+    use super::*;
+
+    const IORING_SQ_TASKRUN: u32 = 1 << 2;
+    /// `sq_off.flags` in `struct io_uring_params`, in words.
+    const FLAGS_OFFSET_WORD: usize = 14;
+
+    /// Raises the flag that work is put off, as the kernel does when another core queues work, and is late with the flag.
+    fn raise_late_flag(ring: &Ring) {
+        let mut parameters = [0_u32; 30];
+        // SAFETY: the parameters are as large as the kernel's structure and all zero.
+        let other = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+        assert!(other >= 0, "a second ring");
+        // SAFETY: the descriptor is ours; one page of the shared ring is mapped, used and unmapped again.
+        unsafe {
+            libc::close(i32::try_from(other).expect("a descriptor"));
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let page = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                protection,
+                libc::MAP_SHARED,
+                ring.inner.as_raw_fd(),
+                0,
+            );
+            assert_ne!(page, libc::MAP_FAILED);
+            let flags = page.byte_add(parameters[FLAGS_OFFSET_WORD] as usize).cast::<u32>();
+            AtomicU32::from_ptr(flags).fetch_or(IORING_SQ_TASKRUN, Ordering::Relaxed);
+            libc::munmap(page, 4096);
+        }
+    }
+
+    /// None where the kernel refuses io_uring.
+    fn ring() -> Option<(Ring, std::sync::Arc<WakeState>)> {
+        Some((Ring::new(8).ok()?, WakeState::new().expect("an eventfd")))
+    }
+
+    #[test]
+    fn a_late_flag_keeps_no_bridged_loop_awake() {
+        let Some((mut ring, wake)) = ring() else { return };
+        let _event = ring.bridge(&wake).expect("bridged");
+        ring.ask_for_signals();
+        raise_late_flag(&ring);
+        assert!(ring.has_work(), "the flag is up");
+        assert!(!ring.settle(64));
+    }
+
+    #[test]
+    fn a_late_flag_cuts_no_sleep_in_poll_short() {
+        let Some((mut ring, wake)) = ring() else { return };
+        ring.sleep_in_poll().expect("an eventfd");
+        raise_late_flag(&ring);
+        let start = Instant::now();
+        ring.wait(Some(Duration::from_millis(50)), &wake, 64);
+        assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn work_before_sleep_is_found_and_work_after_it_signals() {
+        let Some((mut ring, wake)) = ring() else { return };
+        let event = ring.bridge(&wake).expect("bridged");
+        ring.ask_for_signals();
+        let nop = opcode::Nop::new().build();
+        // SAFETY: the entry points to nothing.
+        unsafe { ring.push(&nop) };
+        assert!(ring.settle(1));
+        assert!(ring.inner.completion().next().is_some());
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let entry =
+            opcode::PollAdd::new(io_uring::types::Fd(reader.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { ring.push(&entry) };
+        assert!(!ring.settle(1));
+        io::Write::write_all(&mut &writer, b"x").expect("written");
+        let mut polled = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut polled, Some(&limit)).expect("polled"), 1);
+        assert!(ring.settle(1));
+    }
 }

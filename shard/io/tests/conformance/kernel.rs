@@ -20,6 +20,7 @@ pub const CASES: &[Case] = &[
     case!(notifier_wakes_from_another_thread),
     case!(wakers_wake_from_another_thread),
     case!(sockets_move_between_executors),
+    case!(many_connections_echo_to_another_thread),
     case!(no_descriptor_leaks),
     case!(cached_bytes_are_counted),
     case!(direct_falls_back_on_memory_file_systems),
@@ -144,6 +145,53 @@ fn open_descriptors() -> Vec<String> {
 }
 
 /// Other tests of this process open and close descriptors too, so only what names our own directory and port counts.
+/// Both sides busy at once on cores of their own: what one core hands to the ring of the other meets it at any moment.
+async fn many_connections_echo_to_another_thread(env: Env) {
+    const CONNECTIONS: usize = 64;
+    const ROUNDS: usize = 400;
+    let listener = env.io.listen(env.address, &ListenOptions::default()).expect("listen");
+    let address = listener.local_address();
+    let client = std::thread::spawn(move || {
+        let executor = Executor::new(ringlog_io::ExecutorConfig::default()).expect("a client");
+        let io = executor.io();
+        executor.run(async {
+            let mut clients = Vec::new();
+            for index in 0..CONNECTIONS {
+                let socket = io.connect(address).await.expect("connect");
+                let io = io.clone();
+                clients.push(io.clone().spawn(Priority::Foreground, async move {
+                    for round in 0..ROUNDS {
+                        let message = pattern(64, index * ROUNDS + round);
+                        io.send(&socket, vec![message.clone()]).await.expect("send");
+                        assert_eq!(receive(&io, &socket, message.len()).await, message);
+                    }
+                }));
+            }
+            for client in clients {
+                client.await;
+            }
+        });
+    });
+    let mut servers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (socket, _) = env.io.accept(&listener).await.expect("accept");
+        let io = env.io.clone();
+        servers.push(env.io.spawn(Priority::Foreground, async move {
+            loop {
+                let bytes = io.recv_some(&socket).await.expect("receive");
+                if bytes.is_empty() {
+                    return;
+                }
+                io.send(&socket, vec![bytes]).await.expect("send");
+            }
+        }));
+    }
+    for server in servers {
+        server.await;
+    }
+    client.join().expect("no panic");
+}
+
 async fn no_descriptor_leaks(env: Env) {
     let inside = |directory: &Path| {
         let directory = directory.to_string_lossy().into_owned();
