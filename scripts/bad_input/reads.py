@@ -93,3 +93,21 @@ def sequences(context):
     context.produce_gets(send(0, epoch=1), {0}, "sequence 0 of a newer epoch")
     context.produce_gets(send(2), {47}, "older epoch")
     context.produce_gets(send(5, epoch=2), {45}, "new epoch that starts at 5")
+
+
+@case("32 sequences, the text", kafka="says that the sequence is out of order, without the values")
+def sequence_texts(context):
+    # Every partition from several connections at once: the text is the same whichever core owns the partition.
+    peers = [context.connect() for _ in range(4)]
+    try:
+        for peer in peers:
+            _, producer, epoch = new_producer(peer)
+            for partition in (0, 1, 2):
+                for sequence, code, words in ((0, 0, ()), (4711, 45, ("4711", "expected 1", str(producer)))):
+                    batch = one(producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+                    error, text = peer.produce_text(TOPIC, partition, batch)
+                    if error != code or (code == 0) != (text is None) or not all(word in (text or "") for word in words):
+                        raise Unexpected(f"partition {partition}, sequence {sequence}: error {error}, text {text!r}")
+    finally:
+        for peer in peers:
+            peer.close()

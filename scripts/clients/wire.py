@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 22
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 20, 22
 
 _CRC32C = []
 for _value in range(256):
@@ -238,6 +238,16 @@ class Connection:
         reader.take(">i")
         return {name: (error, message) for name, error, message in reader.array(
             lambda: (reader.string(), reader.take(">h"), reader.string()))}
+
+    def produce_text(self, topic, partition, records):
+        """Produce v8: (error, error message)."""
+        reader = self.call(PRODUCE, 8, produce_body(topic, partition, records))
+        reader.take(">i")
+        reader.string()
+        reader.take(">i")
+        _, error, _, _, _ = reader.take(">ihqqq")
+        reader.array(lambda: (reader.take(">i"), reader.string()))
+        return error, reader.string()
 
     def produce(self, topic, partition, records, acks=-1, version=7, transactional_id=None):
         """Produce v5 to v7: (error, base offset); None with acks=0."""

@@ -18,8 +18,11 @@ pub const JOURNAL_FILE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 /// Largest journal file: one entry may fill it, and a frame's length field has 32 bits.
 pub const JOURNAL_FILE_BYTES_LIMIT: u64 = 1024 * 1024 * 1024;
 
-/// Bytes of entries that may wait for the journal before appends are refused: four frames, a few milliseconds of a device.
+/// Bytes of entries that may wait for the journal before appends have to wait: four frames, a few milliseconds of a device.
 pub const JOURNAL_BACKLOG_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of entries waiting for the journal at which an append is refused although its caller did not wait for room.
+pub const JOURNAL_BACKLOG_BYTES_REFUSED: usize = 2 * JOURNAL_BACKLOG_BYTES_MAX;
 
 /// Frame buffers kept for reuse: one that is written and one that fills.
 pub const JOURNAL_BUFFERS_KEPT_MAX: usize = 2;

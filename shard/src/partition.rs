@@ -7,47 +7,59 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
-use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_protocol::ids::{LeaderEpoch, Offset, ProducerId, TopicPartition};
 use ringlog_protocol::records::batch::{BatchHeader, set_base_offset, set_leader_epoch};
 use ringlog_raft::effect::{Effect, Persist};
 use ringlog_raft::event::Event;
 use ringlog_raft::group::Group;
 use ringlog_raft::ids::Ticket;
 
+use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 use crate::producer_state::{ProducerStates, Verdict};
-use crate::storage::{CoreStorage, LogId, StampedBatch, StorageError};
+use crate::storage::{CoreStorage, LogId, SpaceShortage, StampedBatch, StorageError};
 use crate::waiters::{CommitTicket, UncommittedAppends, Watchers};
 
-/// Why a partition does not take a batch.
+/// Why a partition does not take a batch. The texts reach its producer: fault, value, limit, and what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    #[error("this core does not hold the partition")]
+    #[error("the partition is not here: it was deleted, or never was; refresh the metadata")]
     UnknownPartition,
-    #[error("this replica does not lead the partition")]
+    #[error("this replica does not lead the partition: refresh the metadata")]
     NotLeader,
-    /// A write failed: this log or this core takes no more writes until a restart.
-    #[error("a write to the log failed, it takes no more until a restart")]
-    Poisoned,
-    #[error("{backlog_bytes} bytes wait for the journal already")]
-    Backlogged { backlog_bytes: usize },
+    /// The log could not be opened, or a write failed: this log or this core takes no more writes until a restart.
+    #[error("the log takes no writes until the broker is restarted: {reason}")]
+    Poisoned { reason: String },
+    #[error(
+        "{backlog_bytes} bytes wait for the journal, {backlog_bytes_max} may: send again later, or set \
+         ringlog.journal.dir to a faster device"
+    )]
+    Backlogged { backlog_bytes: usize, backlog_bytes_max: usize },
     #[error(
         "a batch of {bytes} bytes does not fit into the journal, which takes {bytes_max}: raise ringlog.journal.file.bytes"
     )]
     TooLarge { bytes: usize, bytes_max: usize },
-    #[error("{0}")]
-    Producer(Verdict),
-    #[error("the log ends at {end:?}, {count} more offsets do not fit")]
+    #[error(transparent)]
+    NoSpace(#[from] SpaceShortage),
+    #[error("producer {producer}: {verdict}")]
+    Producer { producer: ProducerId, verdict: Verdict },
+    #[error(
+        "the log ends at offset {end}, {count} more offsets do not fit below {}: use another partition",
+        i64::MAX
+    )]
     OffsetsExhausted { end: Offset, count: i64 },
 }
 
 impl AppendError {
     fn from_storage(error: StorageError) -> AppendError {
         match error {
-            StorageError::Backlogged { backlog_bytes } => AppendError::Backlogged { backlog_bytes },
+            StorageError::Backlogged { backlog_bytes } => {
+                AppendError::Backlogged { backlog_bytes, backlog_bytes_max: JOURNAL_BACKLOG_BYTES_REFUSED }
+            }
             StorageError::BatchTooLarge { bytes, bytes_max } => AppendError::TooLarge { bytes, bytes_max },
+            StorageError::NoSpace(shortage) => AppendError::NoSpace(shortage),
             StorageError::UnknownLog => AppendError::UnknownPartition,
             StorageError::Poisoned(_) | StorageError::Journal(_) | StorageError::Io { .. } => {
-                AppendError::Poisoned
+                AppendError::Poisoned { reason: error.to_string() }
             }
         }
     }
@@ -156,7 +168,7 @@ impl Partition {
         carrier: &mut Carrier<'_>,
     ) -> Result<Appended, AppendError> {
         if self.poisoned {
-            return Err(AppendError::Poisoned);
+            return Err(AppendError::Poisoned { reason: self.write_failure(carrier.storage) });
         }
         let Some(epoch) = self.leader_epoch() else { return Err(AppendError::NotLeader) };
         match self.producers.check(&batch.header, now_ms) {
@@ -167,7 +179,9 @@ impl Partition {
                 }
                 return Ok(Appended { base_offset, log_start: self.log_start(), duplicate: true });
             }
-            refused => return Err(AppendError::Producer(refused)),
+            verdict => {
+                return Err(AppendError::Producer { producer: batch.header.producer_id, verdict });
+            }
         }
         let base_offset = self.group.log_end();
         let count = i64::from(batch.header.last_offset_delta) + 1;
@@ -187,6 +201,28 @@ impl Partition {
         self.group.step(Event::Proposal { end }, effects);
         self.carry_out(effects, carrier);
         Ok(Appended { base_offset, log_start: self.log_start(), duplicate: false })
+    }
+
+    /// Records below `offset`, which lies above the start and at most at the watermark, go.
+    pub(crate) fn move_log_start(
+        &mut self,
+        offset: Offset,
+        effects: &mut Vec<Effect>,
+        carrier: &mut Carrier<'_>,
+    ) {
+        if carrier.storage.advance_log_start(self.log, offset).is_err() {
+            // The log is gone: so is this partition, in the same turn.
+            return;
+        }
+        self.group.step(Event::LogStartMoved { log_start: offset }, effects);
+        self.carry_out(effects, carrier);
+    }
+
+    /// What failed, once writes did.
+    fn write_failure(&self, storage: &CoreStorage) -> String {
+        let of_log = || storage.log(self.log).poison().map(ToString::to_string);
+        let of_core = || storage.poison().map(|reason| reason.to_string());
+        of_log().or_else(of_core).unwrap_or_else(|| "a write failed".to_owned())
     }
 
     fn wait_for_original(&mut self, end: Offset, ticket: CommitTicket) {

@@ -60,16 +60,25 @@ impl fmt::Display for Verdict {
             }
             Verdict::DuplicateForgotten { first, oldest_known } => write!(
                 f,
-                "sequence {first} was appended before, but only batches from {oldest_known} on are remembered"
+                "sequence {first} was appended before, but of the last {BATCHES_PER_PRODUCER} batches only, from \
+                 {oldest_known} on, the offsets are remembered: set max.in.flight.requests.per.connection to at most \
+                 {BATCHES_PER_PRODUCER}"
             ),
             Verdict::OutOfOrder { found, expected } => {
-                write!(f, "batch begins at sequence {found}, expected {expected}")
+                write!(
+                    f,
+                    "batch begins at sequence {found}, expected {expected}: one before it is missing, or it was cut \
+                     differently when sent again"
+                )
             }
             Verdict::NewEpochNotAtZero { epoch, found } => {
-                write!(f, "first batch of producer epoch {epoch} begins at sequence {found}, expected 0")
+                write!(f, "the first batch of epoch {epoch} begins at sequence {found}, expected 0")
             }
             Verdict::StaleEpoch { found, current } => {
-                write!(f, "producer epoch {found} is older than the last seen, {current}")
+                write!(
+                    f,
+                    "epoch {found} is older than the last seen, {current}: a newer instance of the producer wrote since"
+                )
             }
         }
     }

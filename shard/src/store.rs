@@ -3,6 +3,8 @@
 //! Owns the table of partitions and the path from the journal's reports to the partitions' groups. Knows no Kafka API
 //! and no topic name.
 
+pub mod life;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
@@ -179,8 +181,7 @@ impl Store {
         let mut table = inner.table.borrow_mut();
         let slot = match table.by_key.get(&key) {
             Some(slot) => *slot,
-            None if table.offline.contains_key(&key) => return Err(AppendError::Poisoned),
-            None => return Err(AppendError::UnknownPartition),
+            None => return Err(table.absent(key)),
         };
         let mut effects = inner.effects.borrow_mut();
         let mut hard_states = Vec::new();
@@ -265,6 +266,18 @@ impl Store {
         self.inner.storage.room().await;
     }
 
+    /// As [`Store::room`] for a partition that uses the reserve of disk space.
+    pub async fn room_with_reserve(&self) {
+        self.inner.storage.room_with_reserve().await;
+    }
+
+    /// Lets the partition's appends use the reserve of disk space.
+    pub fn let_use_reserve(&self, key: TopicPartition) {
+        if let Ok(partition) = self.inner.table.borrow().get(key) {
+            self.inner.storage.let_use_reserve(partition.log);
+        }
+    }
+
     /// Looks at the partition's log.
     pub fn with_log<T>(&self, key: TopicPartition, look: impl FnOnce(&Log) -> T) -> Result<T, ViewError> {
         let table = self.inner.table.borrow();
@@ -279,6 +292,14 @@ impl Store {
 }
 
 impl Table {
+    /// Why a batch for a partition without a slot is refused.
+    fn absent(&self, key: TopicPartition) -> AppendError {
+        match self.offline.get(&key) {
+            Some(reason) => AppendError::Poisoned { reason: format!("the log cannot be opened: {reason}") },
+            None => AppendError::UnknownPartition,
+        }
+    }
+
     fn get(&self, key: TopicPartition) -> Result<&Partition, ViewError> {
         match self.by_key.get(&key) {
             Some(slot) => Ok(&self.slots[*slot]),

@@ -79,12 +79,33 @@ pub struct ProducePart {
     pub batch: IncomingBatch,
 }
 
-/// In the order of the request's parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProducedPart {
+/// What became of a part, in the order of the request's parts.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ProducedPart {
+    Appended {
+        base_offset: Offset,
+        log_start: Offset,
+    },
+    /// Boxed, so that what succeeds carries no room for it and allocates nothing.
+    Refused(Box<AppendRefusal>),
+}
+
+/// Why a log did not take a batch, as its producer is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppendRefusal {
     pub error: ErrorCode,
-    pub base_offset: Offset,
-    pub log_start: Offset,
+    /// Names the fault, the value, the limit and what to change.
+    pub text: String,
+}
+
+impl ProducedPart {
+    pub fn refused(error: ErrorCode, text: String) -> ProducedPart {
+        ProducedPart::Refused(Box::new(AppendRefusal { error, text }))
+    }
+
+    pub fn is_refused(&self) -> bool {
+        matches!(self, ProducedPart::Refused(_))
+    }
 }
 
 /// A partition and where its reader stands.

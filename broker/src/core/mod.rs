@@ -2,12 +2,13 @@
 //!
 //! Reading order: [`messages`] (what cores say to each other), [`serve`] (what a core does when asked), [`start`] (how a
 //! core comes up and goes down), [`images`] (how it takes new metadata), [`controller_host`] (the controller's place),
-//! [`watches`], [`publish`] (what it shows).
+//! [`watches`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
 
 pub mod controller_host;
 pub mod images;
 pub mod messages;
 pub mod publish;
+pub mod refusals;
 pub mod serve;
 pub mod start;
 pub mod watches;

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ringlog_io::{Io, Monotonic, Priority};
+use ringlog_io::{Monotonic, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
-use ringlog_shard::partition::AppendError;
+use ringlog_shard::partition::Appended;
 use ringlog_shard::storage::{LogRead, ReadError};
 use ringlog_shard::store::ViewError;
 use ringlog_shard::waiters::{CommitGather, Watch};
@@ -17,7 +17,7 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, images, start};
+use super::{Core, images, refusals, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -144,10 +144,10 @@ async fn drain_backlog(core: Rc<Core>) {
 }
 
 fn respond_when_committed(core: &Rc<Core>, appends: Appends, responder: CoreResponder) {
-    let io = core.io.clone();
+    let home = Rc::clone(core);
     core.io
         .spawn(Priority::Foreground, async move {
-            let (parts, times) = appends.finish(&io).await;
+            let (parts, times) = appends.finish(&home).await;
             responder.respond(CoreReply::Produce(parts, times));
         })
         .detach();
@@ -180,13 +180,10 @@ impl Appends {
                     Ok(appended) => {
                         core.observer
                             .count(|metrics| metrics.produce.add(appended.duplicate, records, bytes));
-                        ProducedPart {
-                            error: ErrorCode::None,
-                            base_offset: appended.base_offset,
-                            log_start: appended.log_start,
-                        }
+                        let Appended { base_offset, log_start, .. } = appended;
+                        ProducedPart::Appended { base_offset, log_start }
                     }
-                    Err(error) => failed(append_error_code(&error)),
+                    Err(error) => refusals::of_append(&error),
                 }
             })
             .collect();
@@ -194,42 +191,25 @@ impl Appends {
     }
 
     /// Waits until all of them are committed or failed; what that took.
-    pub async fn finish(self, io: &Io) -> (Vec<ProducedPart>, StageTimes) {
+    pub async fn finish(self, core: &Core) -> (Vec<ProducedPart>, StageTimes) {
         let Appends { mut results, gather, appended } = self;
         let mut times = StageTimes::default();
         let Some(gather) = gather else { return (results, times) };
         for tag in gather.finish().await {
             let result = &mut results[tag as usize];
-            if result.error == ErrorCode::None {
-                *result = failed(ErrorCode::KafkaStorageError);
+            // A part that was refused before it was appended keeps its own reason.
+            if let ProducedPart::Appended { base_offset, .. } = *result {
+                *result = refusals::of_commit(base_offset, core.store.storage().poison().as_ref());
             }
         }
-        let elapsed = io.monotonic_now().saturating_since(appended);
+        let elapsed = core.io.monotonic_now().saturating_since(appended);
         times.add(Stage::Journal, u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
         (results, times)
     }
 
     /// Whether some part was refused before it was appended.
     pub fn any_refused(&self) -> bool {
-        self.results.iter().any(|result| result.error != ErrorCode::None)
-    }
-}
-
-fn failed(error: ErrorCode) -> ProducedPart {
-    ProducedPart { error, base_offset: Offset(-1), log_start: Offset(-1) }
-}
-
-/// Our errors to Kafka's codes: the one map for appends.
-pub fn append_error_code(error: &AppendError) -> ErrorCode {
-    match error {
-        AppendError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
-        AppendError::NotLeader => ErrorCode::NotLeaderOrFollower,
-        AppendError::Poisoned => ErrorCode::KafkaStorageError,
-        // Retriable, and clients back off on it without refreshing metadata.
-        AppendError::Backlogged { .. } => ErrorCode::RequestTimedOut,
-        AppendError::TooLarge { .. } => ErrorCode::RecordListTooLarge,
-        AppendError::Producer(verdict) => verdict.error_code(),
-        AppendError::OffsetsExhausted { .. } => ErrorCode::InvalidRecord,
+        self.results.iter().any(ProducedPart::is_refused)
     }
 }
 

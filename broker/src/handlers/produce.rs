@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use ringlog_protocol::error_code::ErrorCode;
-use ringlog_protocol::ids::{Offset, PartitionIndex, TopicId, TopicPartition};
+use ringlog_protocol::ids::{PartitionIndex, TopicId, TopicPartition};
 use ringlog_protocol::messages::produce::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse,
     TopicProduceResponse,
@@ -240,7 +240,7 @@ impl Dispatched {
         let only_here = self.groups.iter().all(|group| matches!(group, OnTheWay::Here(_)));
         for group in self.groups {
             let (parts, spent) = match group {
-                OnTheWay::Here(appends) => appends.finish(&core.io).await,
+                OnTheWay::Here(appends) => appends.finish(core).await,
                 OnTheWay::There(call) => match call.await {
                     CoreReply::Produce(parts, spent) => (parts, spent),
                     _ => unreachable!("a produce request is answered by a produce reply"),
@@ -294,25 +294,32 @@ impl Progress {
 }
 
 impl PartitionProgress {
-    fn response<'a>(&'a self, results: &[Vec<ProducedPart>]) -> PartitionProduceResponse<'a> {
+    fn dispatched_response<'a>(&self, result: &'a ProducedPart) -> PartitionProduceResponse<'a> {
+        match result {
+            ProducedPart::Appended { base_offset, log_start } => PartitionProduceResponse {
+                index: self.index,
+                base_offset: base_offset.0,
+                log_append_time_ms: self.log_append_time_ms,
+                log_start_offset: log_start.0,
+                ..PartitionProduceResponse::default()
+            },
+            ProducedPart::Refused(refusal) => PartitionProduceResponse {
+                index: self.index,
+                error_code: refusal.error.code(),
+                base_offset: -1,
+                error_message: Some(&refusal.text),
+                ..PartitionProduceResponse::default()
+            },
+        }
+    }
+
+    fn response<'a>(&'a self, results: &'a [Vec<ProducedPart>]) -> PartitionProduceResponse<'a> {
         match &self.outcome {
-            Outcome::Dispatched { group, at } => {
-                let ProducedPart { error, base_offset, log_start } = results[*group][*at];
-                let appended = error == ErrorCode::None;
-                PartitionProduceResponse {
-                    index: self.index,
-                    error_code: error.code(),
-                    base_offset: base_offset.0,
-                    log_append_time_ms: if appended { self.log_append_time_ms } else { -1 },
-                    log_start_offset: log_start.0,
-                    error_message: (!appended).then(|| error.message()),
-                    ..PartitionProduceResponse::default()
-                }
-            }
+            Outcome::Dispatched { group, at } => self.dispatched_response(&results[*group][*at]),
             Outcome::Refused(refusal) => PartitionProduceResponse {
                 index: self.index,
                 error_code: refusal.error.code(),
-                base_offset: Offset(-1).0,
+                base_offset: -1,
                 record_errors: refusal.records.iter().map(record_error).collect(),
                 error_message: Some(refusal.message.as_deref().unwrap_or(refusal.error.message())),
                 ..PartitionProduceResponse::default()

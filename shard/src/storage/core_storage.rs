@@ -27,7 +27,7 @@ use crate::journal::entry::{Entry, EntryBody};
 use crate::journal::{
     FileSerial, Journal, JournalError, JournalObserver, Note, NoteKind, PoisonReason, Signal,
 };
-use crate::limits::JOURNAL_BACKLOG_BYTES_MAX;
+use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 
 /// The token of entries that stand for no open log.
 pub(crate) const NO_LOG: u64 = u64::MAX;
@@ -577,7 +577,7 @@ impl Inner {
             return Err(StorageError::BatchTooLarge { bytes, bytes_max });
         }
         let backlog_bytes = self.journal.backlog_bytes();
-        if backlog_bytes >= 2 * JOURNAL_BACKLOG_BYTES_MAX {
+        if backlog_bytes >= JOURNAL_BACKLOG_BYTES_REFUSED {
             return Err(StorageError::Backlogged { backlog_bytes });
         }
         Ok(())
