@@ -25,6 +25,32 @@ def idle_connections(context):
             peer.close()
 
 
+@case("49 topics from everywhere at once", memory_mib=96)
+def topics_at_once(context):
+    """More changes of the metadata than a core may have open towards another: each is answered, done or to be tried again."""
+    count, peers, errors = 1100, [], {}
+    try:
+        for number in range(count):
+            peer = context.connect(30.0)
+            peers.append(peer)
+            peer.send(wire.request(wire.CREATE_TOPICS, 2, wire.create_topics_body([(f"flood-{number}", 1, 1, [], {})])))
+        for number, peer in enumerate(peers):
+            reader = wire.Reader(peer.receive_frame())
+            reader.take(">ii")
+            (name, error, text), = reader.array(lambda: (reader.string(), reader.take(">h"), reader.string()))
+            if name != f"flood-{number}" or error not in (0, 14):
+                raise Unexpected(f"{name}: error {error}, {text}")
+            errors[error] = errors.get(error, 0) + 1
+        if not errors.get(0):
+            raise Unexpected(f"no topic was created: {errors}")
+        with context.connect(30.0) as peer:
+            peer.call(wire.DELETE_TOPICS, 1, wire.array([wire.string(f"flood-{number}") for number in range(count)])
+                      + struct.pack(">i", 30_000))
+    finally:
+        for peer in peers:
+            peer.close()
+
+
 @case("49 promises of memory", memory_mib=20 * 4 + 64, kafka=RUINS_KAFKA)
 def promised_memory(context):
     held = []

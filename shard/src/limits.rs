@@ -154,6 +154,17 @@ pub const RECEIVE_BUFFER_SOCKET_BYTES: usize = 2 * 1024 * 1024;
 
 // Mesh.
 
-/// Requests that may be open from one core to another. Long polls hold none while they wait, so this bounds produce
-/// requests and short questions; about 200 KiB a pair of cores.
+/// Requests that may be open from one core to another, itself included. Long polls hold none while they wait, so this
+/// bounds produce requests and short questions; about 200 KiB a pair of cores.
 pub const MESH_CREDITS: u32 = 1024;
+
+/// Most requests of one core to another that wait for more than the target's own device, and so hold a credit for as
+/// long as other requests take: those that the controller has in its queue and the one in the works, which may all come
+/// from one core; the controller's own image, one at a time; the question whether the controller runs, asked once at
+/// start; and one step of the node's end.
+pub const MESH_HELD_LONG_MAX: u32 = MACHINE_REQUESTS_QUEUED_MAX as u32 + 1 + 1 + 1 + 1;
+
+// A request to the controller ends when its image was applied, and the image needs a credit of the same pair where the
+// target is the controller's own core: with none left both would wait for ever. Half of the credits stay for produce and
+// short questions, so that a flood of changes does not stop them either.
+const _: () = assert!(MESH_HELD_LONG_MAX <= MESH_CREDITS / 2);

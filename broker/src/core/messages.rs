@@ -17,6 +17,9 @@ pub type CoreQuery = Query<CoreRequest, CoreReply>;
 pub type CoreResponder = Responder<CoreRequest, CoreReply>;
 
 /// One message per target core and request, never one per partition.
+///
+/// Each holds a credit of the mesh until it is answered. Those that wait for other requests are counted in
+/// `MESH_HELD_LONG_MAX`, and a test below counts them again: a new one must be bounded and added there.
 pub enum CoreRequest {
     Produce(Vec<ProducePart>),
     Available(Vec<PositionPart>),
@@ -159,5 +162,49 @@ impl ListResult {
     /// No offset: an error, or (with `ErrorCode::None`) nothing that fits.
     pub fn nothing(error: ErrorCode) -> ListResult {
         ListResult { error, timestamp: -1, offset: Offset(-1), leader_epoch: LeaderEpoch(-1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlog_protocol::ids::NodeId;
+    use ringlog_shard::limits::{MACHINE_REQUESTS_QUEUED_MAX, MESH_HELD_LONG_MAX};
+
+    use super::*;
+
+    /// How many requests of this kind one core may hold open towards another while they wait for other requests.
+    fn held_long_max(request: &CoreRequest) -> u32 {
+        match request {
+            // The coordinator refuses what its queue does not take.
+            CoreRequest::Controller(_) => MACHINE_REQUESTS_QUEUED_MAX as u32 + 1,
+            // The coordinator publishes one image after the other.
+            CoreRequest::ApplyImage(_) => 1,
+            // Once, by the core that opens the listeners.
+            CoreRequest::ControllerReady => 1,
+            // One step of the end after the other: counted with the first.
+            CoreRequest::Drain => 1,
+            CoreRequest::Flush | CoreRequest::End => 0,
+            // Answered at once.
+            CoreRequest::Available(_)
+            | CoreRequest::LeaderEpochs(_)
+            | CoreRequest::Watch { .. }
+            | CoreRequest::WatchFired { .. }
+            | CoreRequest::CancelWatch { .. }
+            | CoreRequest::Adopt(_)
+            | CoreRequest::ConnectionClosed { .. } => 0,
+            // Wait for the target's own device and nothing else.
+            CoreRequest::Produce(_) | CoreRequest::Read(_) | CoreRequest::ListOffsets(_) => 0,
+        }
+    }
+
+    #[test]
+    fn every_request_that_is_held_for_long_is_counted() {
+        let held = [
+            CoreRequest::Controller(ControllerRequest::AllocateProducerIds { node: NodeId(1) }),
+            CoreRequest::ApplyImage(Arc::default()),
+            CoreRequest::ControllerReady,
+            CoreRequest::Drain,
+        ];
+        assert_eq!(held.iter().map(held_long_max).sum::<u32>(), MESH_HELD_LONG_MAX);
     }
 }
