@@ -2,12 +2,16 @@
 //! elsewhere.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+#[path = "support/requests.rs"]
+mod requests;
 
 const FREE: &str = "127.0.0.1:0";
 
@@ -121,6 +125,69 @@ fn a_batch_that_no_journal_file_takes_is_refused_at_start() {
     assert_eq!(code, Some(78), "{stderr}");
     for part in ["message.max.bytes", "50000000", "ringlog.journal.file.bytes"] {
         assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+}
+
+impl Broker {
+    fn connect(&self) -> TcpStream {
+        let address = self.ready["listeners"][0]["bound"].as_str().expect("an address");
+        TcpStream::connect(address).expect("it listens")
+    }
+
+    /// The sum of a family's samples over all shards.
+    fn figure(&self, family: &str) -> u64 {
+        let text = self.get("/metrics");
+        let samples = text.lines().filter(|line| line.starts_with(family));
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+    }
+
+    /// Waits for a figure that is published on a timer.
+    fn await_figure(&self, family: &str, expected: u64) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.figure(family) != expected {
+            assert!(Instant::now() < deadline, "{family} is {}, not {expected}", self.figure(family));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Reads one answer.
+fn answer(stream: &mut TcpStream) -> Vec<u8> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).expect("an answer");
+    let mut body = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut body).expect("a whole answer");
+    body
+}
+
+#[test]
+fn who_goes_away_in_a_long_poll_takes_no_place() {
+    for driver in ["auto", "epoll"] {
+        let settings = ["--set", "max.connections=50", "--set", "ringlog.metrics.interval.ms=50"];
+        let broker = Broker::start(&[&["--ephemeral", "--io-driver", driver][..], &settings].concat());
+        let mut first = broker.connect();
+        first.write_all(&requests::create_topic(1, "orders", 4)).expect("it reads");
+        answer(&mut first);
+        for round in 0..4 {
+            let mut polls: Vec<TcpStream> = (0..40).map(|_| broker.connect()).collect();
+            for poll in &mut polls {
+                poll.write_all(&requests::long_poll(1, "orders", 4)).expect("it reads");
+            }
+            broker.await_figure("ringlog_fetches_waiting{", 40);
+            if round % 2 == 0 {
+                // It still reads: what it asked for is answered, without the ten minutes.
+                let mut reads = polls.pop().expect("there are some");
+                reads.shutdown(Shutdown::Write).expect("it is open");
+                assert!(answer(&mut reads).len() > 50);
+                assert_eq!(reads.read(&mut [0]).expect("an orderly end"), 0);
+            }
+            drop(polls);
+            broker.await_figure("ringlog_fetches_waiting{", 0);
+            broker.await_figure("ringlog_fetch_watches{", 0);
+            broker.await_figure("ringlog_connections{", 1);
+        }
+        drop(first);
+        assert_eq!(broker.end(Signal::TERM).0, Some(0));
     }
 }
 

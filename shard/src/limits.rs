@@ -140,7 +140,7 @@ pub const REPLIES_PER_SEND_MAX: usize = 16;
 /// times the size and 1 GB/s it stays below 5 ms.
 pub const VALIDATE_INLINE_BYTES_MAX: usize = 128 * 1024;
 
-/// Longest wait of a fetch, in milliseconds, whatever it asks: a consumer that went away is noticed after it.
+/// Longest wait of a fetch, in milliseconds, whatever it asks: a peer that vanished without a word holds its place that long.
 pub const FETCH_WAIT_MS_MAX: u64 = 600_000;
 
 /// Time for replies in flight to leave when the broker stops, in milliseconds.

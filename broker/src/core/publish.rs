@@ -66,6 +66,7 @@ fn gauges(core: &Core) -> ShardGauges {
         partitions: core.store.partition_count() as u64,
         requests_in_flight: core.connections.busy_count() as u64,
         fetches_waiting: core.fetches_waiting.get(),
+        fetch_watches: (core.home_watches.count() + core.foreign_watches.count()) as u64,
         receive_bytes: core.receiving.used_bytes(),
         egress_pinned_bytes: 0,
         memory_budget_bytes: core.memory_bytes,

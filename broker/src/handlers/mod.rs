@@ -115,7 +115,7 @@ pub async fn handle(
 ) -> Result<Pending, RequestError> {
     let answer = match request.info.api {
         ApiKey::Produce => return produce::handle(core, request).await,
-        ApiKey::Fetch => fetch::handle(core, request).await?,
+        ApiKey::Fetch => fetch::handle(core, connection, request).await?,
         ApiKey::Metadata => metadata::handle(core, connection, request).await?,
         ApiKey::ListOffsets => list_offsets::handle(core, request).await?,
         ApiKey::ApiVersions => api_versions::handle(core, connection, request)?,

@@ -114,6 +114,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &[("", |s| s.gauges.fetches_waiting)],
     ),
+    gauge(
+        "ringlog_fetch_watches",
+        "Waits of fetches that reach over shards, on both ends",
+        "",
+        &[("", |s| s.gauges.fetch_watches)],
+    ),
     counter(
         "ringlog_received_bytes",
         "Bytes received from clients",

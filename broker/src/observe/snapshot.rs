@@ -36,6 +36,8 @@ pub struct ShardGauges {
     pub requests_in_flight: u64,
     /// Fetches that wait for bytes.
     pub fetches_waiting: u64,
+    /// Waits of fetches over several cores: those of this core's consumers and those kept for other cores.
+    pub fetch_watches: u64,
     /// Bytes allocated for receiving, of the budget below.
     pub receive_bytes: u64,
     /// Bytes that egress keeps alive.

@@ -5,12 +5,15 @@
 //! of those before it.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use ringlog_io::{Monotonic, Priority, Socket};
+use ringlog_io::{HangUp, Io, Monotonic, Priority, Socket};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_shard::budget::Share;
 use ringlog_shard::egress::Outgoing;
@@ -39,9 +42,49 @@ pub struct Connection {
     /// A request is being served or a reply is not yet sent.
     busy: Cell<bool>,
     stopped: Cell<bool>,
+    hang_up: RefCell<HangUpWatch>,
+}
+
+/// What is known of the peer's end.
+enum HangUpWatch {
+    /// Nobody had a reason to ask: a connection without long polls costs no operation.
+    Unasked,
+    /// Stays armed from one wait to the next.
+    Armed(Pin<Box<dyn Future<Output = io::Result<HangUp>>>>),
+    Told(HangUp),
 }
 
 impl Connection {
+    /// Ready once the peer sends no more, which every request that waits for something else than the peer polls beside
+    /// it: the connection is not read meanwhile.
+    ///
+    /// A closed connection and one of which the peer closed its own direction look alike from here, and Kafka answers
+    /// the latter: it does not read a channel while it serves a request of it, so it sees the end only after the answers
+    /// to all that came before. So do we, but nobody waits longer for a peer that is probably gone: at
+    /// [`HangUp::Finished`] a request answers with what there is, at [`HangUp::Broken`] it is dropped.
+    pub fn poll_hung_up(&self, io: &Io, context: &mut Context<'_>) -> Poll<HangUp> {
+        let mut watch = self.hang_up.borrow_mut();
+        loop {
+            match &mut *watch {
+                HangUpWatch::Unasked => *watch = HangUpWatch::Armed(Box::pin(io.hung_up(&self.socket))),
+                HangUpWatch::Armed(end) => match end.as_mut().poll(context) {
+                    Poll::Pending => return Poll::Pending,
+                    // A socket that cannot even be asked reaches nobody.
+                    Poll::Ready(told) => *watch = HangUpWatch::Told(told.unwrap_or(HangUp::Broken)),
+                },
+                HangUpWatch::Told(told) => return Poll::Ready(*told),
+            }
+        }
+    }
+
+    /// What [`Connection::poll_hung_up`] has found so far.
+    pub fn hang_up(&self) -> Option<HangUp> {
+        match &*self.hang_up.borrow() {
+            HangUpWatch::Told(told) => Some(*told),
+            _ => None,
+        }
+    }
+
     pub fn last_active(&self) -> Monotonic {
         self.last_active.get()
     }
@@ -82,6 +125,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         frame_started: Cell::new(None),
         busy: Cell::new(false),
         stopped: Cell::new(false),
+        hang_up: RefCell::new(HangUpWatch::Unasked),
     });
     let number = core.connections.insert(&connection);
     core.watch_over_connections();

@@ -5,3 +5,4 @@
 pub mod clients;
 pub mod history;
 pub mod node;
+pub mod requests;

@@ -11,7 +11,7 @@ use ringlog_broker::config::load::Sources;
 use ringlog_broker::config::typed::Account;
 use ringlog_broker::config::{self, BrokerConfig};
 use ringlog_broker::core::start::{self, CoreSeat, Front, StorageSeat};
-use ringlog_broker::observe::snapshot;
+use ringlog_broker::observe::snapshot::{self, ShardSnapshot, SnapshotSlot};
 use ringlog_broker::process::stop::{Readiness, StopSignal};
 use ringlog_io::sim::{Host, Outcome, World};
 use ringlog_io::{Io, Priority};
@@ -47,6 +47,8 @@ pub struct Node {
     stop: StopSignal,
     running: Rc<Cell<u32>>,
     failure: Rc<RefCell<Option<String>>>,
+    /// What each core shows, in order.
+    shown: Vec<SnapshotSlot>,
     _directory: DataDirectory,
 }
 
@@ -73,8 +75,11 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
     let mut front = Some(Front { listen: vec![address], stop: stop.clone(), ready });
     let running = Rc::new(Cell::new(shape.core_count));
     let failure = Rc::new(RefCell::new(None));
+    let mut shown = Vec::new();
     let seats = mesh::seats(shape.core_count, shape.mesh_credits);
     for ((index, seat), recovered) in (0..).zip(seats).zip(recovered.shards) {
+        let (publisher, slot) = snapshot::slot(index);
+        shown.push(slot);
         let seat = CoreSeat {
             seat,
             core_count: shape.core_count,
@@ -83,14 +88,14 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
             storage: StorageSeat::Durable(recovered),
             storage_settings: STORAGE,
             memory_bytes: CORE_MEMORY_BYTES,
-            publisher: snapshot::slot(index).0,
+            publisher,
             readiness: Readiness::default(),
             cluster_id: directory.cluster_id().into(),
             front: front.take(),
         };
         start_core(host, seat, Rc::clone(&running), Rc::clone(&failure));
     }
-    let node = Node { stop, running, failure, _directory: directory };
+    let node = Node { stop, running, failure, shown, _directory: directory };
     let heard = RefCell::new(None);
     let is_decided = || {
         *heard.borrow_mut() = serving.try_recv().ok();
@@ -150,6 +155,11 @@ impl Node {
     /// Why a core ended, if one failed.
     pub fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
+    }
+
+    /// The sum of a figure over all cores, as published last: at most a second of virtual time ago.
+    pub fn sum(&self, figure: impl Fn(&ShardSnapshot) -> u64) -> u64 {
+        self.shown.iter().map(|slot| figure(&slot.read())).sum()
     }
 
     /// Brings the node down as SIGTERM does. False if it did not end in time.

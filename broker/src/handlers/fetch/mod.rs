@@ -9,7 +9,7 @@ mod wait;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringlog_io::File;
+use ringlog_io::{File, HangUp};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use ringlog_protocol::messages::fetch::{
@@ -26,8 +26,10 @@ use crate::core::Core;
 use crate::core::messages::{PartitionState, PositionPart, ReadPart, ReadResult};
 use crate::core::serve::epoch_error;
 use crate::observe::stage::Stage;
+use crate::server::Connection;
 use crate::server::replies::Answer;
 use plan::{Grant, Wanted};
+use wait::Needed;
 
 /// A partition of the request, in request order.
 struct Asked {
@@ -38,7 +40,11 @@ struct Asked {
     bytes_max: u32,
 }
 
-pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, RequestError> {
+pub(super) async fn handle(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    request: Request,
+) -> Result<Answer, RequestError> {
     let mut reader = request.body();
     let fetch =
         FetchRequest::decode(&mut reader, request.info.version).map_err(|error| request.refuse(error))?;
@@ -53,8 +59,13 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
     let bytes_min = u64::try_from(fetch.min_bytes).unwrap_or(0);
     let positions: Vec<PositionPart> = asked.iter().filter_map(|asked| asked.position.ok()).collect();
     let refused = positions.len() < asked.len();
-    let states = wait::until_enough(core, &positions, bytes_min, refused, deadline).await;
+    let needed = Needed { bytes_min, at_once: refused, deadline };
+    let states = wait::until_enough(core, connection, &positions, needed).await;
     info.clock.mark(Stage::Wait, core.io.monotonic_now().as_nanos());
+    if connection.hang_up() == Some(HangUp::Broken) {
+        // Nobody would get the bytes: they are not even read.
+        return Ok(Answer::Close);
+    }
     let bytes_max = u32::try_from(fetch.max_bytes).unwrap_or(0).min(core.config.limits.fetch_bytes_max);
     let reads = share(&asked, &states, bytes_max);
     let results = wait::collect(core, reads).await;

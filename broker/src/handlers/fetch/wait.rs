@@ -13,16 +13,25 @@ use crate::core::Core;
 use crate::core::messages::{CoreReply, CoreRequest, PartitionState, PositionPart, ReadPart, ReadResult};
 use crate::core::serve;
 use crate::handlers::spread::{self, ForCore};
+use crate::server::Connection;
 
-/// What the partitions can return once together they can return `bytes_min`, one of them has an error, or `deadline`
-/// passed. With `at_once` nothing is waited for.
+/// What a fetch waits for.
+pub(super) struct Needed {
+    pub(super) bytes_min: u64,
+    /// Nothing is waited for.
+    pub(super) at_once: bool,
+    pub(super) deadline: Monotonic,
+}
+
+/// What the partitions can return once together they can return enough, one of them has an error, the deadline passed,
+/// or the peer hung up.
 pub(super) async fn until_enough(
     core: &Rc<Core>,
+    connection: &Connection,
     positions: &[PositionPart],
-    bytes_min: u64,
-    at_once: bool,
-    deadline: Monotonic,
+    needed: Needed,
 ) -> Vec<PartitionState> {
+    let Needed { bytes_min, at_once, deadline } = needed;
     let groups = spread::by_core(positions, |part| core.owner_of(part.key));
     loop {
         let states = look(core, &groups).await;
@@ -33,10 +42,11 @@ pub(super) async fn until_enough(
             || available >= bytes_min
             || core.io.monotonic_now() >= deadline
             || core.is_draining()
+            || connection.hang_up().is_some()
         {
             return states;
         }
-        wait_for_more(core, &groups, &states, bytes_min - available, deadline).await;
+        wait_for_more(core, connection, &groups, &states, bytes_min - available, deadline).await;
     }
 }
 
@@ -54,10 +64,11 @@ async fn look(core: &Rc<Core>, groups: &[ForCore<PositionPart>]) -> Vec<Partitio
     .await
 }
 
-/// Waits until something came or `deadline`. On this core alone exactly `bytes_missing` are waited for; over several
+/// Waits until something came, until `deadline`, or until the peer hung up. On this core alone exactly `bytes_missing` are waited for; over several
 /// cores any news is, and the sum is formed anew.
 async fn wait_for_more(
     core: &Rc<Core>,
+    connection: &Connection,
     groups: &[ForCore<PositionPart>],
     states: &[PartitionState],
     bytes_missing: u64,
@@ -102,7 +113,8 @@ async fn wait_for_more(
         let ready = here.as_mut().poll(context).is_ready()
             || fired.as_mut().poll(context).is_ready()
             || drained.as_mut().poll(context).is_ready()
-            || time_up.as_mut().poll(context).is_ready();
+            || time_up.as_mut().poll(context).is_ready()
+            || connection.poll_hung_up(&core.io, context).is_ready();
         if ready { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
