@@ -3,8 +3,6 @@
 //! Owns the table of partitions and the path from the journal's reports to the partitions' groups. Knows no Kafka API
 //! and no topic name.
 
-pub mod life;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
@@ -264,18 +262,6 @@ impl Store {
     /// Waits until [`Store::has_room`], or until writes failed for good.
     pub async fn room(&self) {
         self.inner.storage.room().await;
-    }
-
-    /// As [`Store::room`] for a partition that uses the reserve of disk space.
-    pub async fn room_with_reserve(&self) {
-        self.inner.storage.room_with_reserve().await;
-    }
-
-    /// Lets the partition's appends use the reserve of disk space.
-    pub fn let_use_reserve(&self, key: TopicPartition) {
-        if let Ok(partition) = self.inner.table.borrow().get(key) {
-            self.inner.storage.let_use_reserve(partition.log);
-        }
     }
 
     /// Looks at the partition's log.
