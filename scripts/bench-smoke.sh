@@ -1,28 +1,61 @@
 #!/usr/bin/env bash
 # Drives `ringlog bench`, `ringlog cat` and `ringlog topic` against one running Kafka broker, ours or Apache's, and
-# checks what they say. Not a measurement: rates are small. It makes topics of its own and deletes them.
+# checks what they say. Not a measurement: rates are small and runs short. It makes topics of its own and deletes them.
 #
 # usage: scripts/bench-smoke.sh HOST:PORT [RINGLOG_BINARY]      e.g. with the address that scripts/kafka-peer.sh prints
+#        scripts/bench-smoke.sh --own [RINGLOG_BINARY]          with a broker of its own, on a free port, ended after
 set -euo pipefail
 
-[ $# -ge 1 ] || { sed -n '2,5p' "$0" | cut -c3- >&2; exit 2; }
+case "${1:-}" in
+  -h | --help) sed -n '2,6p' "$0" | cut -c3-; exit 0 ;;
+  "" | -?*) [ "${1:-}" = --own ] || { sed -n '2,6p' "$0" | cut -c3- >&2; exit 2; } ;;
+esac
 BROKER="$1"
-RINGLOG="${2:-target/debug/ringlog}"
+RINGLOG="${2:-${CARGO_TARGET_DIR:-target}/debug/ringlog}"
 [ -x "$RINGLOG" ] || { echo "bench-smoke: no binary at $RINGLOG; build it with: cargo build -p ringlog-broker" >&2; exit 2; }
 WORK="$(mktemp -d)"
 TOPIC="bench-smoke-$$"
+PID=""
 cleanup() {
-  "$RINGLOG" topic delete "$TOPIC" --yes -b "$BROKER" >/dev/null 2>&1 || true
-  rm -rf "$WORK"
+  if [ -n "$PID" ]; then
+    kill -KILL "$PID" 2>/dev/null || true
+    wait "$PID" 2>/dev/null || true
+  else
+    "$RINGLOG" topic delete "$TOPIC" --yes -b "$BROKER" >/dev/null 2>&1 || true
+  fi
+  rm -rf -- "$WORK"
 }
 trap cleanup EXIT
+trap 'exit 143' TERM INT
 
-fail() { echo "bench-smoke: FAILED: $*" >&2; exit 1; }
+fail() { echo "bench-smoke: FAILED: $*" >&2; [ -z "$PID" ] || tail -n 20 "$WORK/broker.log" >&2; exit 1; }
 ok() { echo "ok: $*"; }
+
+# A broker of our own; its ready line names the port that it got.
+start_own() {
+  mkfifo "$WORK/ready"
+  "$RINGLOG" broker --data-dir "$WORK/data" --listen 127.0.0.1:0 --admin none --shards 2 --no-pin --memory 256MiB \
+    --ready-fd 3 3>"$WORK/ready" </dev/null >"$WORK/broker.log" 2>&1 &
+  PID=$!
+  local line=""
+  read -r -t 30 line <"$WORK/ready" || fail "the broker did not become ready"
+  BROKER="$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["listeners"][0]["bound"])' "$line")"
+}
+
+# It ends by itself when asked.
+stop_own() {
+  local code=0
+  kill -TERM "$PID"
+  wait "$PID" || code=$?
+  [ "$code" = 0 ] || fail "the broker ended with $code after SIGTERM"
+  PID=""
+}
+
+[ "$BROKER" != --own ] || start_own
 
 # Expects success of the bench with these arguments, and a clean verification in its report.
 bench() {
-  "$RINGLOG" bench "$@" -b "$BROKER" -d 2s --warmup 500ms --report "$WORK/report.json" >"$WORK/table" 2>"$WORK/log" \
+  "$RINGLOG" bench "$@" -b "$BROKER" -d 300ms --warmup 100ms --report "$WORK/report.json" >"$WORK/table" 2>"$WORK/log" \
     || { cat "$WORK/log" "$WORK/table" >&2; fail "bench $*"; }
   python3 - "$WORK/report.json" <<'PY' || fail "report of bench $*"
 import json, sys
@@ -35,6 +68,12 @@ PY
   ok "bench $*"
 }
 
+# A client looks for a missing topic for ten seconds before it gives up: this one does so beside the rest.
+"$RINGLOG" topic create "$TOPIC-gone" -p 1 -b "$BROKER" >/dev/null || fail "topic create"
+"$RINGLOG" topic delete "$TOPIC-gone" --yes -b "$BROKER" >/dev/null || fail "topic delete"
+"$RINGLOG" cat "$TOPIC-gone" -C -e -b "$BROKER" >/dev/null 2>"$WORK/gone.log" &
+GONE=$!
+
 bench produce --rate 2k/s
 bench produce --rate 2k/s --record-size 100 --records-per-batch 10 --partitions 20 --acks 1 --producers 2
 bench produce --rate 1k/s --acks 0
@@ -43,7 +82,7 @@ bench e2e --rate 1k/s -z lz4 --threads 2 --producers 2 --consumers 2 --connectio
 bench e2e --rate 1k/s -z gzip --io-driver epoll --linger 0
 bench e2e --rate 1MB/s -z snappy --idempotent false
 bench consume --preload 2MB --consumers 2
-bench consume --preload 1MB --rate 400/s
+bench consume --preload 1MB --rate 1k/s
 
 "$RINGLOG" topic create "$TOPIC" -p 1 -b "$BROKER" >/dev/null || fail "topic create"
 "$RINGLOG" topic create "$TOPIC" -b "$BROKER" >/dev/null 2>"$WORK/log" && fail "a topic was created twice"
@@ -89,6 +128,12 @@ ok "cat: binary keyed records keep their bytes and their order within a key"
 [ "$("$RINGLOG" cat "$TOPIC" -C -c 5 -f '%p:%o\n' -q -b "$BROKER" | wc -l)" = 5 ] || fail "cat -c -f"
 "$RINGLOG" topic delete "$TOPIC" -b "$BROKER" </dev/null 2>/dev/null && fail "deleted without being asked"
 "$RINGLOG" topic delete "$TOPIC" --yes -b "$BROKER" >/dev/null || fail "topic delete"
-"$RINGLOG" cat "$TOPIC" -C -e -b "$BROKER" 2>"$WORK/log" && fail "a deleted topic was read"
-grep -q "does not exist" "$WORK/log" || fail "the text for a missing topic"
 ok "topic describe, delete; cat positions and formats"
+wait "$GONE" && fail "a deleted topic was read"
+grep -q "does not exist" "$WORK/gone.log" || fail "the text for a missing topic"
+ok "a deleted topic is not read, and the text says so"
+
+if [ -n "$PID" ]; then
+  stop_own
+  ok "the broker ended with 0 after SIGTERM"
+fi

@@ -7,24 +7,30 @@ usage() {
   cat <<'TEXT'
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
-  --quick   gates, Rust tests, a smoke run of real clients               (under 8 minutes on two cores)
+  --quick   gates, Rust tests, the tools of the binary, a smoke run of real clients    (under 8 minutes on two cores)
   (none)    quick, the planted bug, fuzz targets, a pairwise matrix of real clients, bad input
                                                          (at most 25 minutes, tools already installed)
-  --full    the full matrix on both drivers, bad input on both, the Kafka peer as control; writes docs/evidence/skeleton/
+  --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
+            control; writes docs/evidence/skeleton/
+
+What each stage says is kept under test-logs/ in the target directory; the log of one that fails is named at the end.
 TEXT
 }
 
-STAGES=() FAILED=""
+STAGES=() FAILED="" FAILED_LOG=""
+TARGET="${CARGO_TARGET_DIR:-target}"
+LOGS="$TARGET/test-logs"
 
 # stage NAME COMMAND...: runs it, notes the time; the first failure ends the run after the table is printed.
 stage() {
-  local name="$1" begin=$SECONDS; shift
+  local name="$1" begin=$SECONDS log; shift
+  log="$LOGS/$(printf '%02d' "$((${#STAGES[@]} + 1))")-${name//[^a-z0-9]/-}.log"
   echo "== $name"
-  if "$@"; then
+  if "$@" 2>&1 | tee "$log"; then
     STAGES+=("$(printf '%6d s  ok      %s' "$((SECONDS - begin))" "$name")")
   else
     STAGES+=("$(printf '%6d s  FAILED  %s' "$((SECONDS - begin))" "$name")")
-    FAILED="$name"
+    FAILED="$name" FAILED_LOG="$log"
     finish
     exit 1
   fi
@@ -37,9 +43,9 @@ finish() {
   printf '%s\n' "${STAGES[@]}"
   echo "$((SECONDS)) s in all"
   echo "stages: $((count - failures)) passed, $failures failed"
+  [ -z "$FAILED" ] || echo "failed: $FAILED; its log is $FAILED_LOG"
 }
 
-TARGET="${CARGO_TARGET_DIR:-target}"
 matrix() { python3 scripts/clients/matrix.py "$@"; }
 bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
 
@@ -47,6 +53,7 @@ quick() {
   stage "gates" scripts/check.sh
   stage "rust tests" cargo test --locked --quiet --workspace
   # The binary that the command-line tests were built with: no second compilation.
+  stage "bench, cat, topic" scripts/bench-smoke.sh --own "$TARGET/debug/ringlog"
   stage "clients, smoke" matrix --ringlog "$TARGET/debug/ringlog" --level smoke --io-driver epoll --io-driver io_uring
 }
 
@@ -92,6 +99,7 @@ plain() {
 
 full() {
   quick
+  stage "first run from a clean clone" scripts/first-run.sh
   stage "planted bug" planted
   stage "planted bug, simulated" planted_in_simulation
   stage "fuzz" fuzz
@@ -120,6 +128,7 @@ main() {
     shift
   done
   exec </dev/null
+  mkdir -p "$LOGS" && rm -f -- "$LOGS"/*.log
   [ "$install" = no ] || stage "tools" scripts/install-tools.sh
   "$tier"
   finish
