@@ -28,7 +28,8 @@ def idle_connections(context):
 @case("49 topics from everywhere at once", memory_mib=96)
 def topics_at_once(context):
     """More changes of the metadata than a core may have open towards another: each is answered, done or to be tried again."""
-    count, peers, errors = 1100, [], {}
+    # Kafka would be busy with a thousand topics for longer than the cases after this one wait.
+    count, peers, errors = 50 if context.is_kafka else 1100, [], {}
     try:
         for number in range(count):
             peer = context.connect(30.0)

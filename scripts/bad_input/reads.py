@@ -95,7 +95,7 @@ def sequences(context):
     context.produce_gets(send(5, epoch=2), {45}, "new epoch that starts at 5")
 
 
-@case("32 sequences, the text", kafka="says that the sequence is out of order, without the values")
+@case("32 sequences, the text", kafka="the values in the text are asked of ours only")
 def sequence_texts(context):
     # Every partition from several connections at once: the text is the same whichever core owns the partition.
     peers = [context.connect() for _ in range(4)]
