@@ -5,12 +5,15 @@
 //!
 //! Reading order: [`args`] (what can be asked for), [`mod@run`] (the phases), [`worker`] (producers and readers),
 //! [`pacing`] (when records are meant to be sent), [`record`], [`payload`], [`verify`] (was it all delivered),
-//! [`latency`], [`report`]; then [`client`].
+//! [`latency`], [`report`]; then [`client`]. [`history`] judges what clients saw, whoever they were.
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod cli;
 pub mod client;
 pub mod error;
+pub mod history;
+pub mod history_command;
 pub mod interrupt;
 pub mod latency;
 pub mod live;

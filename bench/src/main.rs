@@ -12,9 +12,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(name = "ringlog-bench", version, max_term_width = 110)]
 struct Cli {
     #[command(flatten)]
-    args: ringlog_bench::args::Args,
+    args: ringlog_bench::cli::BenchArgs,
 }
 
 fn main() -> ExitCode {
-    ringlog_bench::run(Cli::parse().args)
+    ringlog_bench::cli::run(Cli::parse().args)
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-pub use ringlog_bench::args::Args;
+pub use ringlog_bench::cli::BenchArgs as Args;
 
-/// Runs the benchmark. Exit codes: 0 measured and every record verified, 1 failed, 2 wrong usage, 130 interrupted.
+/// Runs the benchmark. Exit codes: 0 done and sound, 1 failed, 2 wrong usage, 130 interrupted.
 pub fn run(args: Args) -> ExitCode {
-    ringlog_bench::run(args)
+    ringlog_bench::cli::run(args)
 }
