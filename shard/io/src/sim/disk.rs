@@ -236,6 +236,10 @@ impl Disk {
         self.opened(handle).map(|_| ())
     }
 
+    pub(crate) fn set_capacity(&mut self, bytes: u64) {
+        self.capacity_bytes = bytes;
+    }
+
     /// Its size and what is left of it.
     pub(crate) fn space(&self) -> SpaceInfo {
         let used: u64 = self.inodes.values().map(Inode::bytes).sum();

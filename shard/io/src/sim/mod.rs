@@ -215,6 +215,11 @@ impl Host {
         self.inner.state.borrow_mut().hosts[self.index].wall_offset_ms += milliseconds;
     }
 
+    /// Gives the disk another size. What is on it stays, also when it is more.
+    pub fn set_disk_capacity(&self, bytes: u64) {
+        self.inner.state.borrow_mut().hosts[self.index].disk.set_capacity(bytes);
+    }
+
     /// Cuts the power: every executor of the host ends at once, peers see a reset, and the disk keeps what was synced;
     /// of the rest all or nothing, as the seed decides (the answer tells). Names last only after a sync of their directory.
     pub fn crash(&self) -> UnsyncedData {
