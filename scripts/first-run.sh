@@ -63,6 +63,7 @@ first_run() {
   read -ra tests <<<"${commands[1]}"
   [ "${start[-1]}" = broker ] || fail "README.md's first command does not end with \"broker\": ${commands[0]}"
   export RINGLOG_LISTENERS=PLAINTEXT://127.0.0.1:0 RINGLOG_ADMIN_LISTEN=127.0.0.1:0 RINGLOG_LOG_DIRS="$WORK/data"
+  export RINGLOG_LOG_FORMAT=human
   echo "+ ${commands[0]}"
   (cd "$clone" && exec "${start[@]}" </dev/null >"$WORK/broker.log" 2>&1) &
   PID=$!
