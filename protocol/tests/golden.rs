@@ -8,8 +8,8 @@ mod common;
 use common::{Case, Message, cases, models};
 use ringlog_codegen::model::Direction;
 use ringlog_protocol::messages::{
-    Request, Response, api_versions, create_topics, delete_topics, fetch, init_producer_id, list_offsets,
-    metadata, produce,
+    Request, Response, api_versions, create_topics, delete_records, delete_topics, fetch, init_producer_id,
+    list_offsets, metadata, produce,
 };
 use ringlog_protocol::wire::{EncodeError, Reader};
 
@@ -48,6 +48,12 @@ fn default_message(case: &Case<'_>) -> Message<'static> {
         }
         ("CreateTopics", false) => {
             response(Response::CreateTopics(create_topics::CreateTopicsResponse::default()))
+        }
+        ("DeleteRecords", true) => {
+            request(Request::DeleteRecords(delete_records::DeleteRecordsRequest::default()))
+        }
+        ("DeleteRecords", false) => {
+            response(Response::DeleteRecords(delete_records::DeleteRecordsResponse::default()))
         }
         ("DeleteTopics", true) => {
             request(Request::DeleteTopics(delete_topics::DeleteTopicsRequest::default()))

@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 20, 22
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 20, 21, 22
 
 _CRC32C = []
 for _value in range(256):
@@ -288,6 +288,16 @@ class Connection:
         reader.string()
         reader.take(">i")
         return reader.take(">ihqq")[1:]
+
+    def delete_records(self, topic, partition, before, timeout_ms=10_000):
+        """DeleteRecords v1: (error, low watermark)."""
+        body = array([string(topic) + array([struct.pack(">iq", partition, before)])]) + struct.pack(">i", timeout_ms)
+        reader = self.call(DELETE_RECORDS, 1, body)
+        reader.take(">ii")
+        reader.string()
+        reader.take(">i")
+        _, low_watermark, error = reader.take(">iqh")
+        return error, low_watermark
 
 
 def create_and_wait(address, topics, timeout=20.0):

@@ -7,6 +7,9 @@ use ringlog_protocol::api::ApiKey;
 use ringlog_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse,
 };
+use ringlog_protocol::messages::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
+};
 use ringlog_protocol::messages::delete_topics::{
     DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
@@ -18,6 +21,7 @@ use ringlog_protocol::wire::{DecodeError, Reader};
 use super::cluster::{Client, Lane};
 use super::connection::Connection;
 use super::error::ClientError;
+use super::metadata::{PartitionImage, TopicImage};
 
 /// How long the broker may take for an administrative request.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -122,6 +126,33 @@ impl Client {
         refused_if(&connection, ApiKey::DeleteTopics, subject, result.error_code, result.error_message)
     }
 
+    /// Deletes the records of each partition named in `before` below its offset; -1 stands for all committed ones. Returns
+    /// the first offset that is left in each, once the deletion is durable.
+    ///
+    /// # Errors
+    /// The first partition's error, or a failed request. What other partitions deleted stays deleted.
+    pub async fn delete_records(
+        &self,
+        topic_name: &str,
+        before: &BTreeMap<i32, i64>,
+    ) -> Result<BTreeMap<i32, i64>, ClientError> {
+        let topic = self.topic(topic_name).await?;
+        let mut by_leader: BTreeMap<i32, Vec<DeleteRecordsPartition>> = BTreeMap::new();
+        for (index, offset) in before {
+            let partition = known_partition(&topic, *index)?;
+            by_leader
+                .entry(partition.leader)
+                .or_default()
+                .push(DeleteRecordsPartition { partition_index: *index, offset: *offset });
+        }
+        let mut low_watermarks = BTreeMap::new();
+        for (node_id, partitions) in by_leader {
+            let connection = self.connection(Lane { node_id, number: 0 }).await?;
+            delete_on_leader(&connection, topic_name, partitions, &mut low_watermarks).await?;
+        }
+        Ok(low_watermarks)
+    }
+
     /// The offset of `query` in each partition of `topic` named in `partitions`. An offset of -1 means that no record
     /// is at or after the time asked for. A leader that does not know yet that it leads is asked again.
     ///
@@ -154,10 +185,7 @@ impl Client {
         let topic = self.topic(topic_name).await?;
         let mut by_leader: BTreeMap<i32, Vec<ListOffsetsPartition>> = BTreeMap::new();
         for index in partitions {
-            let partition = topic.partitions.get(index).ok_or_else(|| ClientError::NoLeader {
-                subject: format!("partition {index} of topic '{topic_name}'"),
-                reason: format!("the topic has {} partitions", topic.partitions.len()),
-            })?;
+            let partition = known_partition(&topic, *index)?;
             by_leader.entry(partition.leader).or_default().push(ListOffsetsPartition {
                 partition_index: *index,
                 timestamp: query.timestamp(),
@@ -170,6 +198,46 @@ impl Client {
             offsets_of_leader(&connection, topic_name, partitions, &mut offsets).await?;
         }
         Ok(offsets)
+    }
+}
+
+fn known_partition(topic: &TopicImage, index: i32) -> Result<&PartitionImage, ClientError> {
+    topic.partitions.get(&index).ok_or_else(|| ClientError::NoLeader {
+        subject: format!("partition {index} of topic '{}'", topic.name),
+        reason: format!("the topic has {} partitions", topic.partitions.len()),
+    })
+}
+
+async fn delete_on_leader(
+    connection: &Connection,
+    topic_name: &str,
+    partitions: Vec<DeleteRecordsPartition>,
+    low_watermarks: &mut BTreeMap<i32, i64>,
+) -> Result<(), ClientError> {
+    let version = connection.version(ApiKey::DeleteRecords)?;
+    let subject = |index: i32| format!("partition {index} of topic '{topic_name}'");
+    let wanted: Vec<i32> = partitions.iter().map(|partition| partition.partition_index).collect();
+    let request = DeleteRecordsRequest {
+        topics: vec![DeleteRecordsTopic { name: topic_name, partitions }],
+        timeout_ms: milliseconds(ADMIN_TIMEOUT),
+    };
+    let body = connection
+        .call(ApiKey::DeleteRecords, version, ADMIN_TIMEOUT, |writer, version| {
+            request.encode(writer, version)
+        })
+        .await?;
+    let response = DeleteRecordsResponse::decode(&mut Reader::new(&body), version)
+        .map_err(|source| unreadable(connection, ApiKey::DeleteRecords, version, source))?;
+    for topic in response.topics.iter().filter(|topic| topic.name == topic_name) {
+        for partition in &topic.partitions {
+            let subject = subject(partition.partition_index);
+            refused_if(connection, ApiKey::DeleteRecords, subject, partition.error_code, None)?;
+            low_watermarks.insert(partition.partition_index, partition.low_watermark);
+        }
+    }
+    match wanted.iter().find(|index| !low_watermarks.contains_key(index)) {
+        None => Ok(()),
+        Some(index) => Err(missing(connection, ApiKey::DeleteRecords, &subject(*index))),
     }
 }
 
@@ -208,7 +276,8 @@ async fn offsets_of_leader(
     }
 }
 
-pub(super) fn milliseconds(duration: Duration) -> i32 {
+/// For the wire: saturates.
+pub(crate) fn milliseconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }
 

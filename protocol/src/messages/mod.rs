@@ -4,6 +4,7 @@
 
 pub mod api_versions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
 pub mod fetch;
 pub mod init_producer_id;
@@ -19,6 +20,7 @@ use crate::wire::{DecodeError, EncodeError, Reader, Writer};
 pub enum Request<'a> {
     ApiVersions(api_versions::ApiVersionsRequest<'a>),
     CreateTopics(create_topics::CreateTopicsRequest<'a>),
+    DeleteRecords(delete_records::DeleteRecordsRequest<'a>),
     DeleteTopics(delete_topics::DeleteTopicsRequest<'a>),
     Fetch(fetch::FetchRequest<'a>),
     InitProducerId(init_producer_id::InitProducerIdRequest<'a>),
@@ -39,6 +41,9 @@ impl<'a> Request<'a> {
             }
             ApiKey::CreateTopics => {
                 create_topics::CreateTopicsRequest::decode(reader, version).map(Request::CreateTopics)
+            }
+            ApiKey::DeleteRecords => {
+                delete_records::DeleteRecordsRequest::decode(reader, version).map(Request::DeleteRecords)
             }
             ApiKey::DeleteTopics => {
                 delete_topics::DeleteTopicsRequest::decode(reader, version).map(Request::DeleteTopics)
@@ -64,6 +69,7 @@ impl<'a> Request<'a> {
         match self {
             Request::ApiVersions(message) => message.encode(writer, version),
             Request::CreateTopics(message) => message.encode(writer, version),
+            Request::DeleteRecords(message) => message.encode(writer, version),
             Request::DeleteTopics(message) => message.encode(writer, version),
             Request::Fetch(message) => message.encode(writer, version),
             Request::InitProducerId(message) => message.encode(writer, version),
@@ -79,6 +85,7 @@ impl<'a> Request<'a> {
 pub enum Response<'a> {
     ApiVersions(api_versions::ApiVersionsResponse<'a>),
     CreateTopics(create_topics::CreateTopicsResponse<'a>),
+    DeleteRecords(delete_records::DeleteRecordsResponse<'a>),
     DeleteTopics(delete_topics::DeleteTopicsResponse<'a>),
     Fetch(fetch::FetchResponse<'a>),
     InitProducerId(init_producer_id::InitProducerIdResponse),
@@ -99,6 +106,9 @@ impl<'a> Response<'a> {
             }
             ApiKey::CreateTopics => {
                 create_topics::CreateTopicsResponse::decode(reader, version).map(Response::CreateTopics)
+            }
+            ApiKey::DeleteRecords => {
+                delete_records::DeleteRecordsResponse::decode(reader, version).map(Response::DeleteRecords)
             }
             ApiKey::DeleteTopics => {
                 delete_topics::DeleteTopicsResponse::decode(reader, version).map(Response::DeleteTopics)
@@ -123,6 +133,7 @@ impl<'a> Response<'a> {
         match self {
             Response::ApiVersions(message) => message.encode(writer, version),
             Response::CreateTopics(message) => message.encode(writer, version),
+            Response::DeleteRecords(message) => message.encode(writer, version),
             Response::DeleteTopics(message) => message.encode(writer, version),
             Response::Fetch(message) => message.encode(writer, version),
             Response::InitProducerId(message) => message.encode(writer, version),
