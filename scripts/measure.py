@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the figures of docs/evidence/skeleton/: start, journal, produce beside Apache Kafka, executor echo.
+"""Makes the figures of docs/evidence/skeleton/: start, journal, produce beside Apache Kafka, the executor beside tokio.
 
-  measure.py skeleton [--only start|journal|produce|echo] [--out DIR]
+  measure.py skeleton [--only start|journal|produce|echo] [--seconds S] [--out DIR]
+
+The part `echo` is the whole runtime benchmark, with glommio: echo, cached file reads, messages between cores.
 
 Run it on a quiet machine of two or more cores. It builds the release binaries, pins broker and generator apart (core 0 and
 core 1), starts Kafka through scripts/kafka-peer.sh, and prefers ratios within one run over absolute times. Every figure is
@@ -33,6 +35,7 @@ ROWS = [
      1 / 3, "cpu_seconds_per_million_records"),
 ]
 MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 10, 3, 30
+RUNTIME_SECONDS = 2
 
 
 def run(command, **options):
@@ -201,42 +204,57 @@ def measure_produce(out):
         run([*peer, "stop", *name], stdout=subprocess.DEVNULL)
 
 
-def measure_echo(out):
-    lines = output_of([target() / "release/examples/runtime_bench", "--seconds", "1", "--rounds", str(ROUNDS),
-                       "--only", "echo"], timeout=300)
-    rows = [json.loads(line) for line in lines.splitlines()]
+def measure_echo(out, seconds=RUNTIME_SECONDS):
+    lines = output_of([target() / "release/examples/runtime_bench", "--seconds", str(seconds),
+                       "--rounds", str(ROUNDS)], timeout=1200)
     (out / "runtime-bench.jsonl").write_text(lines)
-    ratios = {(row["case"], row["runtime"]): row["cpu_to_tokio"] for row in rows if "median_of" in row}
-    values = {f"{case}_{runtime}": ratio for (case, runtime), ratio in ratios.items() if runtime != "tokio"}
-    write(out, "echo", "CPU of an echo server on 64 connections against tokio's current-thread runtime",
-          "scripts/measure.py skeleton --only echo",
+    medians = [row for row in map(json.loads, lines.splitlines()) if "median_of" in row]
+    command = "scripts/measure.py skeleton --only echo"
+    ratios = lambda prefix, key, suffix="": {f"{row['case']}_{row['runtime']}{suffix}": row[key] for row in medians
+                                             if row["case"].startswith(prefix) and row["runtime"] != "tokio"}
+    cpu = lambda prefix: {f"{row['case']}_{row['runtime']}_cpu_ns": row["server_cpu_ns_per_operation"]
+                          for row in medians if row["case"].startswith(prefix)}
+    write(out, "echo", "CPU of an echo server on 64 connections (and on one) against tokio's current-thread runtime",
+          command,
           [{"value": "echo_64B_x64_io_uring", "op": "<=", "limit": 0.92},
            {"value": "echo_64KiB_x64_io_uring", "op": "<=", "limit": 1.05}],
-          values=values)
+          values=ratios("echo", "cpu_to_tokio"))
+    write(out, "echo-file-read", "rate of 4 KiB reads out of the page cache, one at a time, against tokio's blocking "
+          "pool, and CPU of the runtime's own thread a read (tokio's pool works on other threads); for information, "
+          "DESIGN section 6 sets no bound", command, None,
+          values=ratios("file_read", "rate_to_tokio", "_rate") | cpu("file_read"))
+    write(out, "echo-cross-core", "rate of numbers sent to another core and back, parked, spinning, and with 256 under "
+          "way, against wakers of tokio, and CPU of the asking thread a number; for information, DESIGN section 6 sets "
+          "no bound", command, None,
+          values=ratios("cross_core", "rate_to_tokio", "_rate") | cpu("cross_core"))
 
 
 PARTS = {"start": measure_start, "journal": measure_journal, "echo": measure_echo, "produce": measure_produce}
 
 
 def build(parts):
-    run(["cargo", "build", "--release", "--locked", "--quiet", "--bin", "ringlog"])
+    if {"start", "produce"} & set(parts):
+        run(["cargo", "build", "--release", "--locked", "--quiet", "--bin", "ringlog"])
     if "journal" in parts:
         run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-shard", "--example", "journal_commit"])
     if "echo" in parts:
-        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-io", "--example", "runtime_bench"])
+        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-io", "--features", "glommio",
+             "--example", "runtime_bench"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("issue", choices=["skeleton"])
     parser.add_argument("--only", action="append", choices=sorted(PARTS))
+    parser.add_argument("--seconds", type=float, default=RUNTIME_SECONDS, help="of one run of the runtime benchmark")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/evidence/skeleton")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     parts = arguments.only or list(PARTS)
     build(parts)
+    measures = PARTS | {"echo": lambda out: measure_echo(out, arguments.seconds)}
     for part in parts:
-        PARTS[part](arguments.out)
+        measures[part](arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-//! A number there and back between two cores, as the mesh sends messages: an atomic, a notifier, a hook.
+//! Numbers there and back between two cores, as the mesh sends messages: an atomic, a notifier, a hook. One number at a
+//! time is a round trip; a window of them is a stream, in which the answer to a number answers those before it.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -25,21 +26,22 @@ struct Line {
     back_waker: Mutex<Option<Waker>>,
 }
 
-pub fn run(runtime: Runtime, setting: Setting, spin_us: u32) -> Measurement {
+/// `window` is how many numbers may be under way.
+pub fn run(runtime: Runtime, setting: Setting, spin_us: u32, window: u64) -> Measurement {
     let line = Arc::new(Line::default());
     let stop = Arc::new(AtomicU64::new(0));
     let (first, second) = match runtime {
         Runtime::Tokio => {
             let answering = spawn_tokio(setting.client_cpu, answer_tokio(line.clone()));
-            (spawn_tokio(setting.server_cpu, ask_tokio(line.clone(), stop.clone())), answering)
+            (spawn_tokio(setting.server_cpu, ask_tokio(line.clone(), stop.clone(), window)), answering)
         }
-        _ => spawn_ringlog(runtime, setting, spin_us, &line, &stop),
+        _ => spawn_ringlog(runtime, setting, (spin_us, window), &line, &stop),
     };
     std::thread::sleep(Duration::from_millis(100));
     let before = line.back.load(Ordering::Relaxed);
-    let window = Window::over(&first);
+    let measuring = Window::over(&first);
     std::thread::sleep(setting.duration);
-    let measured = window.end(line.back.load(Ordering::Relaxed) - before);
+    let measured = measuring.end(line.back.load(Ordering::Relaxed) - before);
     stop.store(1, Ordering::Relaxed);
     first.join().expect("no panic");
     second.join().expect("no panic");
@@ -51,7 +53,7 @@ type Thread = std::thread::JoinHandle<()>;
 fn spawn_ringlog(
     runtime: Runtime,
     setting: Setting,
-    spin_us: u32,
+    (spin_us, window): (u32, u64),
     line: &Arc<Line>,
     stop: &Arc<AtomicU64>,
 ) -> (Thread, Thread) {
@@ -65,7 +67,7 @@ fn spawn_ringlog(
             let io = executor.io();
             to_second.send(io.notifier()).expect("the other side waits");
             let peer = first_gets.recv().expect("the other side is up");
-            executor.run(ask(io, line, peer, stop));
+            executor.run(ask(io, line, peer, stop, window));
         }
     });
     let second = std::thread::spawn({
@@ -103,7 +105,7 @@ fn watch(io: &Io, value: impl Fn() -> u64 + 'static) -> (Rc<Cell<u64>>, Rc<Cell<
     (seen, waker)
 }
 
-async fn ask(io: Io, line: Arc<Line>, peer: Notifier, stop: Arc<AtomicU64>) {
+async fn ask(io: Io, line: Arc<Line>, peer: Notifier, stop: Arc<AtomicU64>, window: u64) {
     let (seen, waker) = watch(&io, {
         let line = line.clone();
         move || line.back.load(Ordering::Acquire)
@@ -116,7 +118,7 @@ async fn ask(io: Io, line: Arc<Line>, peer: Notifier, stop: Arc<AtomicU64>) {
             return;
         }
         poll_fn(|context| {
-            if seen.get() == number {
+            if number - seen.get() < window {
                 return Poll::Ready(());
             }
             waker.set(Some(context.waker().clone()));
@@ -176,7 +178,8 @@ fn wake(slot: &Mutex<Option<Waker>>) {
     }
 }
 
-async fn ask_tokio(line: Arc<Line>, stop: Arc<AtomicU64>) {
+async fn ask_tokio(line: Arc<Line>, stop: Arc<AtomicU64>, window: u64) {
+    let mut seen = 0;
     for number in 1.. {
         let ending = stop.load(Ordering::Relaxed) != 0;
         line.there.store(if ending { STOP } else { number }, Ordering::Release);
@@ -184,7 +187,9 @@ async fn ask_tokio(line: Arc<Line>, stop: Arc<AtomicU64>) {
         if ending {
             return;
         }
-        changed(&line.back, number - 1, &line.back_waker).await;
+        while number - seen >= window {
+            seen = changed(&line.back, seen, &line.back_waker).await;
+        }
     }
 }
 

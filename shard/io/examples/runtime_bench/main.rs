@@ -78,8 +78,9 @@ const CASES: &[Case] = &[
     }),
     ("echo_64B_x1", |runtime, setting| echo::run(runtime, setting, echo::Load { bytes: 64, connections: 1 })),
     ("file_read_4KiB_cached", file_read::run),
-    ("cross_core_parked", |runtime, setting| cross_core::run(runtime, setting, 0)),
-    ("cross_core_spinning", |runtime, setting| cross_core::run(runtime, setting, 50)),
+    ("cross_core_parked", |runtime, setting| cross_core::run(runtime, setting, 0, 1)),
+    ("cross_core_spinning", |runtime, setting| cross_core::run(runtime, setting, 50, 1)),
+    ("cross_core_streaming", |runtime, setting| cross_core::run(runtime, setting, 0, 256)),
 ];
 
 struct Arguments {
