@@ -6,6 +6,24 @@
 /// turn of the loop short enough for its neighbours.
 pub const EGRESS_FILE_PIECE_BYTES_MAX: u32 = 256 * 1024;
 
+/// A piece of a log up to this many bytes is copied into the reply: that costs less than a slice of its own, and the
+/// encoder does so.
+pub const EGRESS_COPY_BYTES_MAX: usize = 256;
+
+/// Memory of log tails that unsent replies of a core may keep alive, as a part of the core's memory: beyond it replies
+/// come from segment files. What is not flushed yet comes on top; the tail holds it anyway.
+pub const EGRESS_PINNED_MEMORY_DIVISOR: u64 = 8;
+
+/// Part of that which one connection may hold: a few slow ones leave room for the rest.
+pub const EGRESS_CONNECTION_PINNED_DIVISOR: u64 = 4;
+
+/// Time for a reply to leave, in milliseconds: after it the rest comes from segment files as far as it is flushed, looked
+/// at again after the same time.
+pub const EGRESS_STALL_MS: u64 = 1_000;
+
+/// Largest piece of a file that is read into memory for a peer that was slow, in bytes.
+pub const EGRESS_SLOW_PIECE_BYTES_MAX: u32 = 64 * 1024;
+
 // Journal.
 
 /// Bytes of entries gathered into one frame before the next one starts: enough that the device's flush is a small part

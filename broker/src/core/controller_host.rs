@@ -113,7 +113,7 @@ impl MachineLog for MetadataLog {
 impl MetadataLog {
     async fn bytes_of(&self, piece: LogPiece) -> std::io::Result<Bytes> {
         match piece {
-            LogPiece::Memory(bytes) => Ok(bytes),
+            LogPiece::Memory(piece) => Ok(piece.into_bytes()),
             LogPiece::File { file, position, length } => {
                 self.core.io.read_at(&file, position, length as usize).await
             }

@@ -28,6 +28,7 @@ fn publish(core: &Core) {
             memory_bytes: egress.memory_bytes.get(),
             read_bytes: egress.read_and_send_bytes.get(),
             sendfile_bytes: egress.sendfile_bytes.get(),
+            demotions: egress.demotions.get(),
             ..metrics.sent
         };
         metrics.page_cache = PageCacheMetrics {
@@ -68,7 +69,7 @@ fn gauges(core: &Core) -> ShardGauges {
         fetches_waiting: core.fetches_waiting.get(),
         fetch_watches: (core.home_watches.count() + core.foreign_watches.count()) as u64,
         receive_bytes: core.receiving.used_bytes(),
-        egress_pinned_bytes: 0,
+        egress_pinned_bytes: core.egress.pinned_bytes(),
         memory_budget_bytes: core.memory_bytes,
     }
 }

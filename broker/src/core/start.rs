@@ -15,7 +15,8 @@ use ringlog_raft::ids::ReplicaId;
 use ringlog_shard::budget::Budget;
 use ringlog_shard::egress::{Egress, EgressMode};
 use ringlog_shard::limits::{
-    DRAIN_MS_MAX, LISTEN_BACKLOG, RECEIVE_BUFFER_SOCKET_BYTES, RECEIVE_MEMORY_DIVISOR,
+    DRAIN_MS_MAX, EGRESS_PINNED_MEMORY_DIVISOR, LISTEN_BACKLOG, RECEIVE_BUFFER_SOCKET_BYTES,
+    RECEIVE_MEMORY_DIVISOR,
 };
 use ringlog_shard::mesh::{Mesh, Seat};
 use ringlog_shard::storage::{CoreStorage, ShardRecovery, StorageError, StorageSettings};
@@ -124,11 +125,12 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
         storage.take_recovered().into_iter().map(|partition| (partition.key, partition)).collect();
     let expiration_ms = i64::try_from(seat.config.limits.producer_id_expiration_ms).unwrap_or(i64::MAX);
     let store = Store::new(io.clone(), storage, seat.me, expiration_ms);
-    let egress = Egress::new(match seat.config.runtime.egress {
+    let mode = match seat.config.runtime.egress {
         typed::Egress::Auto => EgressMode::Auto,
         typed::Egress::Send => EgressMode::Send,
         typed::Egress::Sendfile => EgressMode::SendFile,
-    });
+    };
+    let egress = Egress::new(mode, seat.memory_bytes / EGRESS_PINNED_MEMORY_DIVISOR);
     let observer = ShardObserver::new(mesh.core().0, seat.publisher, io.monotonic_now().as_nanos());
     let core = Rc::new(Core {
         id: mesh.core(),

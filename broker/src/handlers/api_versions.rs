@@ -24,7 +24,7 @@ pub(super) fn handle(
         // In version 0 whatever was asked, naming only ourselves, so that the client can try again (KIP-511).
         let response = handshake::unsupported_version_response();
         let encode = |writer: &mut _, version| response.encode(writer, version);
-        return Ok(reply_at(info, 0, ErrorCode::UnsupportedVersion, 64, &[], encode));
+        return Ok(reply_at(info, 0, ErrorCode::UnsupportedVersion, 64, Vec::new(), encode));
     }
     let asked = ApiVersionsRequest::decode(&mut request.body(), info.version)
         .map_err(|error| request.refuse(error))?;

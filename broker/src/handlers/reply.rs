@@ -1,6 +1,5 @@
 //! From an encoded response to the pieces that leave. Owns the frame around a response body.
 
-use ringlog_io::File;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::frame::ResponseHeader;
 use ringlog_protocol::wire::{EncodeError, Piece, Writer};
@@ -16,28 +15,28 @@ pub(super) fn reply(
     capacity_bytes: usize,
     encode: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
 ) -> Answer {
-    reply_with_files(info, error, capacity_bytes, &[], encode)
+    reply_with_sources(info, error, capacity_bytes, Vec::new(), encode)
 }
 
-/// Like [`reply`], with the open files that file ranges in the response point to.
-pub(super) fn reply_with_files(
+/// Like [`reply`], with what the file ranges in the response point to: each is sent whole, once, where its range stands.
+pub(super) fn reply_with_sources(
     info: RequestInfo,
     error: ErrorCode,
     capacity_bytes: usize,
-    files: &[File],
+    sources: Vec<Option<Outgoing>>,
     encode: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
 ) -> Answer {
     let version = info.version;
-    reply_at(info, version, error, capacity_bytes, files, encode)
+    reply_at(info, version, error, capacity_bytes, sources, encode)
 }
 
-/// Like [`reply_with_files`], at a version that is not the request's: an ApiVersions version from the future.
+/// Like [`reply_with_sources`], at a version that is not the request's: an ApiVersions version from the future.
 pub(super) fn reply_at(
     info: RequestInfo,
     version: i16,
     error: ErrorCode,
     capacity_bytes: usize,
-    files: &[File],
+    mut sources: Vec<Option<Outgoing>>,
     encode: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
 ) -> Answer {
     let mut writer = Writer::frame(capacity_bytes);
@@ -45,7 +44,7 @@ pub(super) fn reply_at(
     let encoded = encode(&mut writer, version).and_then(|()| writer.finish_frame());
     match encoded {
         Ok(pieces) => {
-            let pieces = pieces.into_iter().map(|piece| outgoing(piece, files)).collect();
+            let pieces = pieces.into_iter().map(|piece| outgoing(piece, &mut sources)).collect();
             Answer::Reply(Reply { pieces, info, error })
         }
         Err(encode_error) => {
@@ -56,13 +55,12 @@ pub(super) fn reply_at(
     }
 }
 
-fn outgoing(piece: Piece, files: &[File]) -> Outgoing {
+fn outgoing(piece: Piece, sources: &mut [Option<Outgoing>]) -> Outgoing {
     match piece {
         Piece::Bytes(bytes) => Outgoing::Memory(bytes),
         Piece::File(range) => {
-            let file =
-                files.get(range.source as usize).expect("the handler made both ranges and files").clone();
-            Outgoing::File { file, position: range.position, length: range.length }
+            let source = sources.get_mut(range.source as usize).and_then(Option::take);
+            source.expect("the handler made both ranges and sources")
         }
     }
 }

@@ -143,6 +143,12 @@ pub(super) const FAMILIES: &[Family] = &[
         &[("", |s| s.metrics.sent.sendfile_stalls)],
     ),
     counter(
+        "ringlog_egress_demotions",
+        "Replies switched from memory to segment files: too slow, or more than their share",
+        "",
+        &[("", |s| s.metrics.sent.demotions)],
+    ),
+    counter(
         "ringlog_page_cache_bytes",
         "Bytes about to be read, by what cachestat said of them",
         "result",

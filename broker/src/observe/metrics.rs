@@ -67,6 +67,8 @@ pub struct EgressMetrics {
     pub sendfile_bytes: u64,
     /// `sendfile` calls that took longer than the planner allows.
     pub sendfile_stalls: u64,
+    /// Replies whose rest was switched from memory to segment files: too slow, or more than their share.
+    pub demotions: u64,
 }
 
 /// What `cachestat` said of the pieces that were about to be read.

@@ -40,7 +40,7 @@ pub struct ShardGauges {
     pub fetch_watches: u64,
     /// Bytes allocated for receiving, of the budget below.
     pub receive_bytes: u64,
-    /// Bytes that egress keeps alive.
+    /// Bytes of log tails that unsent replies keep allocated.
     pub egress_pinned_bytes: u64,
     /// What this shard may allocate in all.
     pub memory_budget_bytes: u64,

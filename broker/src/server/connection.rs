@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use ringlog_io::{HangUp, Io, Monotonic, Priority, Socket};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_shard::budget::Share;
-use ringlog_shard::egress::Outgoing;
+use ringlog_shard::egress::{Outgoing, Outlet};
 use ringlog_shard::limits::{PIPELINED_REQUESTS_MAX, REPLIES_PER_SEND_MAX};
 
 use super::acceptor::ACCEPTOR_CORE;
@@ -43,6 +43,7 @@ pub struct Connection {
     busy: Cell<bool>,
     stopped: Cell<bool>,
     hang_up: RefCell<HangUpWatch>,
+    outlet: Outlet,
 }
 
 /// What is known of the peer's end.
@@ -94,6 +95,11 @@ impl Connection {
         self.frame_started.get()
     }
 
+    /// Since when the peer has not taken what is sent to it.
+    pub fn blocked_since(&self) -> Option<Monotonic> {
+        self.outlet.blocked_since()
+    }
+
     pub fn is_busy(&self) -> bool {
         self.busy.get()
     }
@@ -126,6 +132,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         busy: Cell::new(false),
         stopped: Cell::new(false),
         hang_up: RefCell::new(HangUpWatch::Unasked),
+        outlet: Outlet::default(),
     });
     let number = core.connections.insert(&connection);
     core.watch_over_connections();
@@ -271,7 +278,7 @@ async fn write_replies(core: Rc<Core>, connection: Rc<Connection>, replies: Repl
         let sent = if pieces.is_empty() {
             Ok(())
         } else {
-            core.egress.send(&core.io, &connection.socket, pieces).await
+            core.egress.send(&core.io, &connection.socket, &connection.outlet, pieces).await
         };
         let now = core.io.monotonic_now();
         for (info, error, sent_bytes) in finished {

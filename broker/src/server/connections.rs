@@ -118,7 +118,8 @@ impl Connections {
         }
     }
 
-    /// Shuts down who was silent for `idle_ms_max` or takes too long over one request. Returns when to look again;
+    /// Shuts down who was silent for `idle_ms_max`, took nothing of a reply for as long, or takes too long over one
+    /// request. Returns when to look again;
     /// `None` while nobody is connected, so that an idle broker sets no timer.
     pub fn sweep(&self, io: &Io, idle_ms_max: u64) -> Option<Duration> {
         let now = io.monotonic_now();
@@ -129,8 +130,15 @@ impl Connections {
             let stalled = connection.frame_started().is_some_and(|started| {
                 now.saturating_since(started) >= Duration::from_millis(REQUEST_RECEIVE_MS_MAX)
             });
-            if idle || stalled {
-                let reason = if stalled { "request not received in time" } else { "idle" };
+            let blocked = connection
+                .blocked_since()
+                .is_some_and(|since| now.saturating_since(since) >= Duration::from_millis(idle_ms_max));
+            if idle || stalled || blocked {
+                let reason = match (stalled, blocked) {
+                    (true, _) => "request not received in time",
+                    (_, true) => "reply not taken in time",
+                    _ => "idle",
+                };
                 tracing::debug!(peer = %connection.peer, reason, "connection closed");
                 connection.abort();
             }

@@ -173,6 +173,7 @@ fn mark_clean(inner: &Inner, id: LogId, run: &Run) {
     if let Some(index) = log.segment_index(run.segment_base) {
         let segment = &mut log.segments[index];
         segment.synced_bytes = run.position + run.bytes;
+        segment.handle.note_flushed(segment.synced_bytes);
         assert!(segment.synced_bytes <= segment.bytes, "a segment is synced up to its length at most");
     }
     log.validate();

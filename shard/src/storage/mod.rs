@@ -33,7 +33,7 @@ pub use checkpoint::CheckpointReport;
 pub use core_storage::{CoreStorage, Durable, StorageError};
 pub use data_directory::{DataDirectory, DataDirectoryError, Identity};
 pub use log::{Damage, Log, LogId, StampedBatch};
-pub use read::{LogPiece, LogRead, ReadError, ReadPlan};
+pub use read::{LogPiece, LogRead, ReadError, ReadPlan, TailPiece};
 pub use recovered::{NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery};
 pub use settings::{LogSettings, StorageSettings};
 pub use stats::StorageStats;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use ringlog_io::{File, Io};
 use ringlog_protocol::ids::Offset;
 
@@ -14,13 +14,14 @@ use super::index::IndexPoint;
 use super::log::Log;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::SegmentHandle;
-use crate::limits::READ_SCAN_BYTES;
+use super::tail::TailOwner;
+use crate::limits::{READ_SCAN_BYTES, TAIL_ARENA_CHUNK_BYTES};
 
 /// A piece of a log's bytes: whole batches.
 #[derive(Clone, Debug)]
 pub enum LogPiece {
     /// Shared with the memory tail.
-    Memory(Bytes),
+    Memory(TailPiece),
     /// A range of a segment file.
     File {
         file: File,
@@ -36,9 +37,61 @@ impl LogPiece {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
-            LogPiece::Memory(bytes) => bytes.len() as u64,
+            LogPiece::Memory(piece) => piece.bytes().len() as u64,
             LogPiece::File { length, .. } => u64::from(*length),
         }
+    }
+}
+
+/// Bytes of a log's memory tail, what they keep allocated, and where the same bytes lie in a file once they are flushed.
+/// May be used on any core.
+#[derive(Clone, Debug)]
+pub struct TailPiece {
+    bytes: Bytes,
+    owner: TailOwner,
+    handle: Arc<SegmentHandle>,
+    position: u64,
+}
+
+impl TailPiece {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The bytes alone.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    /// Drops the first `count` bytes. The rest keeps as much allocated as before.
+    pub fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.position += count as u64;
+    }
+
+    /// What it keeps allocated, in bytes, and the number of the chunk if it shares one with other pieces.
+    pub(crate) fn allocation(&self) -> (u64, Option<u64>) {
+        match self.owner {
+            TailOwner::Chunk { number, .. } => (TAIL_ARENA_CHUNK_BYTES as u64, Some(number)),
+            TailOwner::Whole(bytes) => (bytes as u64, None),
+        }
+    }
+
+    /// The file that holds the same bytes, and where they begin in it; `None` while they are not flushed, or when the
+    /// file cannot be opened any more.
+    pub(crate) async fn in_file(&self, io: &Io) -> Option<(File, u64)> {
+        if !self.handle.is_flushed_through(self.position + self.bytes.len() as u64) {
+            return None;
+        }
+        Some((self.handle.open(io).await.ok()?, self.position))
+    }
+
+    /// Whether `other` begins in the same segment where this ends.
+    pub(crate) fn is_followed_by(&self, other: &TailPiece) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle) && self.position + self.bytes.len() as u64 == other.position
     }
 }
 
@@ -163,6 +216,7 @@ impl Log {
 
     fn read_tail(&self, first: usize, range: ReadRange) -> LogRead {
         let mut read = LogRead::nothing(range.from);
+        let mut segment: Option<(Offset, Arc<SegmentHandle>)> = None;
         for batch in self.tail.range(first..) {
             let bytes = batch.bytes.len() as u64;
             let fits = read.bytes + bytes <= u64::from(range.bytes_max);
@@ -170,7 +224,21 @@ impl Log {
             if batch.end > range.limit || !(fits || is_forced) {
                 break;
             }
-            read.pieces.push(LogPiece::Memory(batch.bytes.clone()));
+            let handle = match &segment {
+                Some((base, handle)) if *base == batch.segment_base => Arc::clone(handle),
+                _ => {
+                    let index = self.segment_index(batch.segment_base);
+                    let Some(found) = index.and_then(|index| self.segments.get(index)) else { break };
+                    segment = Some((batch.segment_base, Arc::clone(&found.handle)));
+                    Arc::clone(&found.handle)
+                }
+            };
+            read.pieces.push(LogPiece::Memory(TailPiece {
+                bytes: batch.bytes.clone(),
+                owner: batch.owner,
+                handle,
+                position: u64::from(batch.position),
+            }));
             read.bytes += bytes;
             read.next_offset = batch.end;
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ringlog_io::{File, Io, OpenOptions};
@@ -22,6 +22,8 @@ pub(crate) struct SegmentHandle {
     /// Where readers stopped: offset delta in the upper half, position in the lower; 0 = unused.
     hints: [AtomicU64; READ_HINTS_PER_SEGMENT],
     next_hint: AtomicUsize,
+    /// Bytes from the start that were flushed to this file since it was opened or made. Other cores read it.
+    flushed_bytes: AtomicU32,
 }
 
 impl SegmentHandle {
@@ -32,6 +34,7 @@ impl SegmentHandle {
             file: OnceLock::new(),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
+            flushed_bytes: AtomicU32::new(0),
         }
     }
 
@@ -45,6 +48,7 @@ impl SegmentHandle {
             file: cell,
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
+            flushed_bytes: AtomicU32::new(0),
         }
     }
 
@@ -73,6 +77,16 @@ impl SegmentHandle {
         let opened = io.open(&self.path, options).await?;
         // Two readers may open at once; both go on with the one that stays.
         Ok(self.file.get_or_init(|| opened).clone())
+    }
+
+    /// The file holds its bytes up to here.
+    pub(crate) fn note_flushed(&self, bytes: u32) {
+        self.flushed_bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Whether bytes that end at `end` can be read from the file. False does not say that they cannot.
+    pub(crate) fn is_flushed_through(&self, end: u64) -> bool {
+        end <= u64::from(self.flushed_bytes.load(Ordering::Acquire))
     }
 
     /// Remembers that a batch with this base offset begins at `position`: where a reader goes on.

@@ -4,6 +4,7 @@
 //! Accounting is by bytes allocated: a chunk counts whole until its last slice is released.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use slab::Slab;
@@ -14,15 +15,16 @@ use crate::limits::{TAIL_ARENA_CHUNK_BYTES, TAIL_KEPT_SLICE_BYTES_MIN};
 /// What keeps a batch's bytes alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TailOwner {
-    /// A slice of an arena chunk.
-    Chunk(usize),
+    /// A slice of an arena chunk. Its slot is used again; its number never is, on any core.
+    Chunk { slot: usize, number: u64 },
     /// An allocation of its own, of this many bytes.
     Whole(usize),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Chunk {
     live_slices: usize,
+    number: u64,
 }
 
 /// Memory of one core's tails.
@@ -66,8 +68,10 @@ impl TailMemory {
         }
         let slot = self.chunk_with_room(bytes.len());
         self.chunk.extend_from_slice(&bytes);
-        self.chunks[slot].live_slices += 1;
-        (self.chunk.split().freeze(), TailOwner::Chunk(slot))
+        let chunk = &mut self.chunks[slot];
+        chunk.live_slices += 1;
+        let owner = TailOwner::Chunk { slot, number: chunk.number };
+        (self.chunk.split().freeze(), owner)
     }
 
     fn chunk_with_room(&mut self, bytes: usize) -> usize {
@@ -80,7 +84,9 @@ impl TailMemory {
             self.drop_chunk_if_unused(slot);
         }
         self.chunk = BytesMut::with_capacity(TAIL_ARENA_CHUNK_BYTES);
-        let slot = self.chunks.insert(Chunk::default());
+        static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let slot = self.chunks.insert(Chunk { live_slices: 0, number });
         self.allocated_bytes += TAIL_ARENA_CHUNK_BYTES;
         self.chunk_slot = Some(slot);
         slot
@@ -97,7 +103,7 @@ impl TailMemory {
     pub(crate) fn release(&mut self, owner: TailOwner) {
         match owner {
             TailOwner::Whole(bytes) => self.allocated_bytes -= bytes,
-            TailOwner::Chunk(slot) => {
+            TailOwner::Chunk { slot, .. } => {
                 self.chunks[slot].live_slices -= 1;
                 self.drop_chunk_if_unused(slot);
             }

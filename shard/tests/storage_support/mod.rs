@@ -230,7 +230,7 @@ pub async fn read_all(io: &Io, storage: &CoreStorage, id: LogId, step_bytes: u32
         let before = all.len();
         for piece in read.pieces {
             match piece {
-                LogPiece::Memory(bytes) => all.extend_from_slice(&bytes),
+                LogPiece::Memory(piece) => all.extend_from_slice(piece.bytes()),
                 LogPiece::File { file, position, length } => {
                     let bytes = io.read_at(&file, position, length as usize).await.expect("file read");
                     assert_eq!(bytes.len(), length as usize);

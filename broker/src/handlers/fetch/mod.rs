@@ -9,17 +9,18 @@ mod wait;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringlog_io::{File, HangUp};
+use ringlog_io::HangUp;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use ringlog_protocol::messages::fetch::{
     FetchRequest, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch, PartitionData,
 };
 use ringlog_protocol::wire::{FileRange, Piece, Records};
-use ringlog_shard::limits::FETCH_WAIT_MS_MAX;
+use ringlog_shard::egress::Outgoing;
+use ringlog_shard::limits::{EGRESS_COPY_BYTES_MAX, FETCH_WAIT_MS_MAX};
 use ringlog_shard::storage::LogPiece;
 
-use super::reply::{reply, reply_with_files};
+use super::reply::{reply, reply_with_sources};
 use super::topics::{self, TopicLookup};
 use super::{Request, RequestError, RequestInfo};
 use crate::core::Core;
@@ -144,7 +145,7 @@ fn answer(
     asked: &[Asked],
     results: Vec<ReadResult>,
 ) -> Answer {
-    let mut files = Vec::new();
+    let mut sources = Vec::new();
     let mut first_error = ErrorCode::None;
     let mut results = results.into_iter();
     let names: Vec<_> = topics.iter().map(TopicLookup::name).collect();
@@ -162,7 +163,7 @@ fn answer(
             Err(error) => failed_partition(partition.index, error),
             Ok(_) => {
                 let result = results.next().expect("one result for each partition with a position");
-                partition_data(core, partition, result, &mut files)
+                partition_data(core, partition, result, &mut sources)
             }
         };
         if first_error == ErrorCode::None {
@@ -172,7 +173,7 @@ fn answer(
     }
     let response = FetchResponse { responses, ..FetchResponse::default() };
     let capacity_bytes = 64 + 96 * asked.len();
-    reply_with_files(info, first_error, capacity_bytes, &files, |writer, version| {
+    reply_with_sources(info, first_error, capacity_bytes, sources, |writer, version| {
         response.encode(writer, version)
     })
 }
@@ -193,7 +194,7 @@ fn partition_data<'a>(
     core: &Core,
     asked: &Asked,
     result: ReadResult,
-    files: &mut Vec<File>,
+    sources: &mut Vec<Option<Outgoing>>,
 ) -> PartitionData<'a> {
     let ReadResult { state, pieces } = result;
     if let Some(error) = epoch_error(asked.believed_epoch, state.leader_epoch) {
@@ -211,17 +212,21 @@ fn partition_data<'a>(
         last_stable_offset: state.high_watermark.0,
         log_start_offset: state.log_start.0,
         aborted_transactions: Some(Vec::new()),
-        records: Records::Pieces(pieces.into_iter().map(|piece| wire_piece(piece, files)).collect()),
+        records: Records::Pieces(pieces.into_iter().map(|piece| wire_piece(piece, sources)).collect()),
         ..PartitionData::default()
     }
 }
 
-fn wire_piece(piece: LogPiece, files: &mut Vec<File>) -> Piece {
-    match piece {
-        LogPiece::Memory(bytes) => Piece::Bytes(bytes),
-        LogPiece::File { file, position, length } => {
-            files.push(file);
-            Piece::File(FileRange { source: (files.len() - 1) as u32, position, length })
+/// A piece as the encoder takes it: few bytes to copy, or a place in the table of what is sent without being looked at.
+fn wire_piece(piece: LogPiece, sources: &mut Vec<Option<Outgoing>>) -> Piece {
+    let length = u32::try_from(piece.bytes()).expect("a piece lies within one segment");
+    let outgoing = match piece {
+        LogPiece::Memory(piece) if piece.bytes().len() <= EGRESS_COPY_BYTES_MAX => {
+            return Piece::Bytes(piece.into_bytes());
         }
-    }
+        LogPiece::Memory(piece) => Outgoing::Tail(piece),
+        LogPiece::File { file, position, length } => Outgoing::File { file, position, length },
+    };
+    sources.push(Some(outgoing));
+    Piece::File(FileRange { source: (sources.len() - 1) as u32, position: 0, length })
 }
