@@ -42,12 +42,12 @@ readme_commands() {
   awk '/^```sh$/ { inside = 1; next } /^```$/ { if (inside) exit } inside { sub(/ +#.*/, ""); print }' "$1/README.md"
 }
 
-# Waits until the log names the address; prints it.
+# Waits until the log names the address; prints it, or why there is none.
 serving_address() {
   local deadline=$((SECONDS + TIMEOUT)) address=""
   while [ -z "$address" ]; do
-    kill -0 "$PID" 2>/dev/null || return 1
-    [ "$SECONDS" -lt "$deadline" ] || return 1
+    kill -0 "$PID" 2>/dev/null || { echo "it ended before it served"; return 1; }
+    [ "$SECONDS" -lt "$deadline" ] || { echo "it does not serve after $TIMEOUT s"; return 1; }
     sleep 0.2
     address="$(sed -n 's/^ *listening *\([^ ,]*\),.*/\1/p' "$WORK/broker.log")"
   done
@@ -67,7 +67,7 @@ first_run() {
   echo "+ ${commands[0]}"
   (cd "$clone" && exec "${start[@]}" </dev/null >"$WORK/broker.log" 2>&1) &
   PID=$!
-  address="$(serving_address)" || fail "not serving within $TIMEOUT s: ${commands[0]}"
+  address="$(serving_address)" || fail "$address: ${commands[0]}"
   echo "serves on $address after $SECONDS s"
   local cat=("${start[@]:0:${#start[@]}-1}" cat)
   (cd "$clone" && echo "hello, log" | "${cat[@]}" first-run -P -q -b "$address") 2>"$WORK/cat.log" \
