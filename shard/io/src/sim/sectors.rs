@@ -27,9 +27,14 @@ impl Contents {
         let shorter = length < self.length;
         self.length = length;
         self.sectors.resize(length.div_ceil(SECTOR_BYTES), None);
-        let used = length % SECTOR_BYTES;
-        if shorter
-            && used > 0
+        if shorter {
+            self.clear_behind_length();
+        }
+    }
+
+    fn clear_behind_length(&mut self) {
+        let used = self.length % SECTOR_BYTES;
+        if used > 0
             && let Some(Some(last)) = self.sectors.last_mut()
             && let Some(behind) = Rc::make_mut(last).get_mut(used..)
         {
@@ -61,10 +66,13 @@ impl Contents {
         bytes
     }
 
-    /// Takes over one sector of the other value. One beyond the end stays out.
+    /// Takes over one sector of the other value, as far as it lies within the length. One beyond the end stays out.
     fn take(&mut self, other: &Contents, sector: usize) {
         if let (Some(target), Some(source)) = (self.sectors.get_mut(sector), other.sectors.get(sector)) {
             target.clone_from(source);
+        }
+        if other.length > self.length && sector + 1 == self.sectors.len() {
+            self.clear_behind_length();
         }
     }
 }
@@ -212,9 +220,10 @@ mod tests {
     fn copy<'a>(source: &[u8], target: &mut [u8], sectors: impl Iterator<Item = &'a usize>) {
         for sector in sectors {
             let start = sector * SECTOR_BYTES;
-            let end = (start + SECTOR_BYTES).min(source.len());
-            if let (Some(source), Some(target)) = (source.get(start..end), target.get_mut(start..end)) {
-                target.copy_from_slice(source);
+            // One that the source does not have stays; what the source lacks of one that it has is zeros.
+            let end = if start < source.len() { (start + SECTOR_BYTES).min(target.len()) } else { start };
+            for (index, byte) in target.iter_mut().enumerate().take(end).skip(start) {
+                *byte = source.get(index).copied().unwrap_or(0);
             }
         }
     }
