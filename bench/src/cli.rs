@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, Subcommand};
 
 use crate::args::Args;
 use crate::history_command::{VerifyArgs, verify};
+use crate::history_load::{self, HistoryArgs};
 
 /// See [`Args`].
 #[derive(Clone, Debug, ClapArgs)]
@@ -25,6 +26,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Judge a history of sends and polls by the rules of a log
     Verify(VerifyArgs),
+    /// Send and read unique values and write down what happened, for verify
+    History(HistoryArgs),
 }
 
 /// Runs what was asked for.
@@ -32,6 +35,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
     match args.command {
         None => crate::run(args.args),
         Some(BenchCommand::Verify(verify_args)) => verify(&verify_args),
+        Some(BenchCommand::History(history_args)) => history_load::run(&history_args),
     }
 }
 

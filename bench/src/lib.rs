@@ -14,6 +14,7 @@ pub mod client;
 pub mod error;
 pub mod history;
 pub mod history_command;
+pub mod history_load;
 pub mod interrupt;
 pub mod latency;
 pub mod live;
