@@ -66,6 +66,9 @@ class Ringlog(External):
     """Our broker in a data folder of the caller's. The ready descriptor tells when it serves and on which ports."""
 
     can_restart = can_cat = True
+    # Words in front of the command line, of a program that becomes the broker.
+    prefix = ()
+    memory = "512MiB"
 
     def __init__(self, binary, data, shards=1, driver="auto", extra=()):
         super().__init__(None)
@@ -78,8 +81,8 @@ class Ringlog(External):
         listen = self.address or "127.0.0.1:0"
         reader, writer = os.pipe()
         command = [
-            self.binary, "broker", "--data-dir", self.data, "--listen", listen, "--admin", "127.0.0.1:0",
-            "--shards", str(shards or self.shards), "--no-pin", "--io-driver", self.driver, "--memory", "512MiB",
+            *self.prefix, self.binary, "broker", "--data-dir", self.data, "--listen", listen, "--admin", "127.0.0.1:0",
+            "--shards", str(shards or self.shards), "--no-pin", "--io-driver", self.driver, "--memory", self.memory,
             "--ready-fd", str(writer), *self.extra,
         ]
         with open(self.log_path, "ab") as log:
