@@ -76,6 +76,8 @@ pub(crate) fn new_stream(address: SocketAddr) -> io::Result<OwnedFd> {
 /// Takes over an accepted descriptor, which has SOCK_NONBLOCK and SOCK_CLOEXEC already.
 pub(crate) fn accepted(descriptor: OwnedFd) -> io::Result<(SocketHandle, SocketAddr)> {
     rustix::net::sockopt::set_tcp_nodelay(&descriptor, true)?;
+    // A peer that lost power sends neither FIN nor RST: without probes its long poll would hold its place to the end.
+    rustix::net::sockopt::set_socket_keepalive(&descriptor, true)?;
     let peer = rustix::net::getpeername(&descriptor)?;
     let peer = peer.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?.try_into()?;
     Ok((SocketInner::descriptor(descriptor), peer))
