@@ -27,10 +27,24 @@ pub fn first_record_at_or_after(
     limit_bytes: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<Option<FoundRecord>, ReadError> {
+    first_record_from(batch, Offset(i64::MIN), target_ms, limit_bytes, scratch)
+}
+
+/// As [`first_record_at_or_after`], of the records from offset `from` on: those before it may have been deleted.
+///
+/// # Errors
+/// If the batch cannot be read.
+pub fn first_record_from(
+    batch: &[u8],
+    from: Offset,
+    target_ms: i64,
+    limit_bytes: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<Option<FoundRecord>, ReadError> {
     let (_, records) = read_batch(batch, limit_bytes, scratch)?;
     for record in records {
         let record = record?;
-        if record.timestamp >= target_ms {
+        if record.timestamp >= target_ms && record.offset >= from {
             return Ok(Some(FoundRecord { offset: record.offset, timestamp: record.timestamp }));
         }
     }

@@ -1,0 +1,174 @@
+//! What shortens a partition at its front: DeleteRecords and retention. The group hears of it, the journal holds it, and only
+//! then the files go.
+
+use std::time::Duration;
+
+use ringlog_protocol::ids::{Offset, TopicPartition};
+
+use super::{Store, ViewError};
+use crate::limits::{RETENTION_CLOCK_JUMP_MS_MAX, RETENTION_PARTITIONS_AT_ONCE};
+use crate::partition::Partition;
+use crate::storage::{LogId, LogSettings, StorageError};
+
+/// What one walk of retention did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RetentionReport {
+    /// Partitions whose start moved up.
+    pub shortened: u64,
+    /// Segments whose newest timestamp lies further in the future than a clock may be wrong.
+    pub segments_in_future: u64,
+}
+
+/// A log start that is on its way to be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedStart {
+    log: LogId,
+    /// The first offset that is left.
+    pub log_start: Offset,
+}
+
+/// Why records are not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteRecordsError {
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error("offset {offset} is not between 0 and the high watermark {high_watermark}")]
+    OutOfRange { offset: Offset, high_watermark: Offset },
+    #[error("the log takes no changes until the broker is restarted: {reason}")]
+    Poisoned { reason: String },
+}
+
+impl Store {
+    /// Lets the records below `before` go, or with `None` all committed ones. An offset below the log's start changes
+    /// nothing. The records are gone for readers at once; [`Store::start_durable`] says when they are for good.
+    ///
+    /// # Errors
+    /// See [`DeleteRecordsError`]; the partition is as before.
+    pub fn delete_records(
+        &self,
+        key: TopicPartition,
+        before: Option<Offset>,
+    ) -> Result<MovedStart, DeleteRecordsError> {
+        let (high_watermark, is_poisoned) = {
+            let table = self.inner.table.borrow();
+            let partition = table.get(key)?;
+            if partition.leader_epoch().is_none() && !partition.is_poisoned() {
+                return Err(ViewError::NotLeader.into());
+            }
+            (partition.high_watermark(), partition.is_poisoned())
+        };
+        let offset = before.unwrap_or(high_watermark);
+        if is_poisoned {
+            return Err(DeleteRecordsError::Poisoned { reason: "a write failed".to_owned() });
+        }
+        if offset.0 < 0 || offset > high_watermark {
+            return Err(DeleteRecordsError::OutOfRange { offset, high_watermark });
+        }
+        Ok(self.inner.move_start(key, offset)?)
+    }
+
+    /// Waits until the start is durable, and with it everything that this core was asked before.
+    ///
+    /// # Errors
+    /// [`StorageError`]: the partition was deleted, or this core takes no more writes.
+    pub async fn start_durable(&self, moved: MovedStart) -> Result<(), StorageError> {
+        self.inner.storage.log_start_durable(moved.log, moved.log_start).await
+    }
+
+    /// Lets the partition work by other settings from now on.
+    ///
+    /// # Errors
+    /// [`ViewError`]: it is not open here.
+    pub fn set_log_settings(&self, key: TopicPartition, settings: LogSettings) -> Result<(), ViewError> {
+        let table = self.inner.table.borrow();
+        let log = table.get(key)?.log;
+        self.inner.storage.set_log_settings(log, settings).map_err(|_| ViewError::UnknownPartition)
+    }
+
+    /// Walks all partitions again and again, one `period` after the other, and lets go what their settings do not keep. Runs
+    /// for as long as it is polled; meant for the background.
+    pub async fn keep_retention(&self, period: Duration) {
+        let io = self.inner.io.clone();
+        let mut clock = (io.monotonic_now(), io.wall_now_ms());
+        loop {
+            io.sleep(period).await;
+            let now = (io.monotonic_now(), io.wall_now_ms());
+            let passed_ms = i64::try_from(now.0.saturating_since(clock.0).as_millis()).unwrap_or(i64::MAX);
+            let jump_ms = now.1.saturating_sub(clock.1).saturating_sub(passed_ms);
+            clock = now;
+            if jump_ms > RETENTION_CLOCK_JUMP_MS_MAX {
+                // Whoever set it wrong may set it right again: what went would be gone.
+                tracing::warn!(
+                    jump_ms,
+                    period_ms = period.as_millis(),
+                    "the wall clock jumped ahead; retention waits one period"
+                );
+                continue;
+            }
+            let report = self.retain().await;
+            if report != RetentionReport::default() {
+                tracing::info!(?report, "retention");
+            }
+        }
+    }
+
+    /// Lets go what the settings of each partition do not keep. Others run between slices of the walk.
+    pub async fn retain(&self) -> RetentionReport {
+        let mut report = RetentionReport::default();
+        let keys = self.inner.keys_in_order();
+        for slice in keys.chunks(RETENTION_PARTITIONS_AT_ONCE) {
+            for key in slice {
+                self.inner.retain_one(*key, &mut report);
+            }
+            self.inner.io.yield_now().await;
+        }
+        self.inner.storage.note_segments_in_future(report.segments_in_future);
+        report
+    }
+}
+
+impl super::Inner {
+    fn keys_in_order(&self) -> Vec<TopicPartition> {
+        let table = self.table.borrow();
+        let mut keys: Vec<TopicPartition> = table.slots.iter().map(|(_, partition)| partition.key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn retain_one(&self, key: TopicPartition, report: &mut RetentionReport) {
+        let now_ms = self.io.wall_now_ms();
+        let start = {
+            let table = self.table.borrow();
+            // It may be gone since the walk began.
+            let Ok(partition) = table.get(key) else { return };
+            if partition.leader_epoch().is_none() {
+                return;
+            }
+            let log = self.storage.log(partition.log);
+            let in_future = log.segments_in_future(now_ms);
+            report.segments_in_future += in_future;
+            log.retention_start(partition.high_watermark(), now_ms)
+        };
+        let Some(start) = start else { return };
+        if self.move_start(key, start).is_ok() {
+            report.shortened += 1;
+            let (topic_id, partition) = (key.topic, key.partition.0);
+            tracing::debug!(%topic_id, partition, log_start = start.0, "retention moved the log's start");
+        }
+    }
+
+    /// Moves the start up to `offset`, which is at most the high watermark; not back.
+    pub(super) fn move_start(&self, key: TopicPartition, offset: Offset) -> Result<MovedStart, ViewError> {
+        let mut table = self.table.borrow_mut();
+        let slot = *table.by_key.get(&key).ok_or(ViewError::UnknownPartition)?;
+        let mut effects = self.effects.borrow_mut();
+        let mut hard_states = Vec::new();
+        let mut carrier = super::Carrier { storage: &self.storage, hard_states: &mut hard_states };
+        let partition: &mut Partition = &mut table.slots[slot];
+        if offset > partition.log_start() {
+            partition.move_log_start(offset, &mut effects, &mut carrier);
+        }
+        debug_assert!(hard_states.is_empty(), "a log start changes no hard state");
+        Ok(MovedStart { log: partition.log, log_start: partition.log_start() })
+    }
+}
