@@ -245,11 +245,13 @@ impl Connection {
         flushed: Option<SlotSender<Result<(), ConnectionFault>>>,
     ) -> Result<i32, ClientError> {
         let shared = &self.shared;
+        // Looked at by itself: making the error reads the state too.
+        let fault = shared.state.borrow().fault.clone();
+        if let Some(fault) = fault {
+            return Err(shared.request_error(api, fault));
+        }
         let correlation_id = {
             let mut state = shared.state.borrow_mut();
-            if let Some(fault) = &state.fault {
-                return Err(shared.request_error(api, fault.clone()));
-            }
             let id = state.next_correlation_id;
             state.next_correlation_id = id.checked_add(1).unwrap_or(0);
             id

@@ -325,6 +325,21 @@ fn an_offset_outside_the_log_is_explained() {
 }
 
 #[test]
+fn a_request_on_a_closed_connection_is_an_error() {
+    let result = run(|io| async move {
+        let broker = FakeBroker::start(&io, FakeConfig::default());
+        let client = Client::connect(&io, client_config(&broker)).await?;
+        let connection = client.any_connection().await?;
+        connection.close(ConnectionFault::Closed);
+        connection.call(ApiKey::Metadata, 1, Duration::ZERO, |_, _| Ok(())).await
+    });
+    assert!(
+        matches!(&result, Err(ClientError::Request { fault: ConnectionFault::Closed, .. })),
+        "{result:?}"
+    );
+}
+
+#[test]
 fn callers_of_one_lane_share_one_connection() {
     run(|io| async move {
         let broker =
