@@ -17,6 +17,7 @@ groups (default: all):
   clients    kcat, Python, Go and Java clients, compiled into the cache
   kafka      Apache Kafka as a peer (scripts/kafka-peer.sh install)
   profile    valgrind
+  torture    xfsprogs, for scripts/torture.sh
   list       print the tools with their versions; install nothing
 TEXT
 }
@@ -115,6 +116,9 @@ install_kafka() {
 
 install_profile() { need valgrind valgrind; }
 
+# Without it scripts/torture.sh says that it is skipped.
+install_torture() { need mkfs.xfs xfsprogs || note "no xfsprogs: scripts/torture.sh will be skipped"; }
+
 list() {
   local line
   for line in "cargo --version" "rustc --version" "$CACHE/tools/bin/cargo-deny --version" "kcat -V" "go version" \
@@ -126,12 +130,12 @@ list() {
 
 main() {
   local groups=("$@") group begin
-  [ $# -gt 0 ] || groups=(gates clients kafka profile)
+  [ $# -gt 0 ] || groups=(gates clients kafka profile torture)
   for group in "${groups[@]}"; do
     case "$group" in
       -h | --help) usage; return 0 ;;
       list) list; continue ;;
-      gates | clients | kafka | profile) ;;
+      gates | clients | kafka | profile | torture) ;;
       *) usage >&2; return 2 ;;
     esac
     begin=$SECONDS

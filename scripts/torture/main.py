@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import faults  # noqa: E402
 from stage import Stage, call  # noqa: E402
-from world import Failure, World  # noqa: E402
+from world import Failure, World, summary  # noqa: E402
 
 ROOT = HERE.parent.parent
 
@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each further round has the next")
     parser.add_argument("--round", type=int, default=None, help="cycles of one round, after which the history is judged")
     parser.add_argument("--ringlog", default=str(ROOT / "target" / "ci" / "ringlog"), help="the binary")
+    parser.add_argument("--clients", default=None, help="another binary for the clients and the checker")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--io-driver", default="auto")
     parser.add_argument("--rate", type=int, default=400, help="batches a second of all producers")
@@ -44,8 +45,10 @@ def arguments():
     if args.work is None:
         parser.error("run scripts/torture.sh: this part expects namespaces of its own")
     args.ringlog = os.path.abspath(args.ringlog)
-    if not os.access(args.ringlog, os.X_OK):
-        parser.error(f"{args.ringlog} is no binary; build it (cargo build --profile ci) or name one with --ringlog")
+    args.clients = os.path.abspath(args.clients) if args.clients else args.ringlog
+    for binary in (args.ringlog, args.clients):
+        if not os.access(binary, os.X_OK):
+            parser.error(f"{binary} is no binary; build it (cargo build --profile ci) or name one with --ringlog")
     return args
 
 
@@ -110,9 +113,11 @@ def run_round(args, stage, tally, seed, cycles, keep):
         print(f"FAILED {args.fault}, seed {seed}, cycle {cycle}: {error}", flush=True)
         folder = os.path.join(keep, f"{args.fault}-{seed}")
         try:
+            if world.history and world.verdict is None and not world.judge()["is_clean"]:
+                print(f"  the history until then: {summary(world.verdict)}", flush=True)
             world.broker.kill()
             world.keep(folder)
-        except (OSError, shutil.Error) as problem:
+        except (OSError, shutil.Error, Failure) as problem:
             print(f"torture: not all was kept: {problem}", flush=True)
         print(f"  kept: {folder}\n  again: scripts/torture.sh {args.fault} --seed {seed} --cycles {cycles} --round {cycles} "
               f"--shards {args.shards} --io-driver {args.io_driver} --rate {args.rate} --ringlog {args.ringlog}", flush=True)
@@ -128,7 +133,8 @@ def write_figure(args, tally, seconds):
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
     figure = {
         "figure": f"torture: {args.fault} under load, the history of all clients judged",
-        "command": f"scripts/torture.sh {args.fault} --cycles {args.cycles} --seed {args.seed}",
+        "command": f"scripts/torture.sh {args.fault} --cycles {args.cycles} --seed {args.seed} --shards {args.shards} "
+                   f"--io-driver {args.io_driver} --rate {args.rate}",
         "commit": commit, "date": datetime.date.today().isoformat(),
         "machine": f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}",
         "values": tally.values_of_figure(args, seconds),

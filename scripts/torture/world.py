@@ -90,7 +90,7 @@ class History:
             if time.monotonic() > deadline:
                 raise Failure(f"only {sends - (wanted - self.acknowledged)} sends acknowledged within {seconds:.0f} s")
             if self.process.poll() is not None:
-                raise Failure(f"the clients ended: {self.process.stderr.read()[-500:].decode()}")
+                raise Failure(f"the clients ended: {self.process.stderr.read()[:2000].decode()}")
             time.sleep(0.01)
             self.poll()
 
@@ -104,7 +104,7 @@ class History:
             raise Failure(f"the final read did not end within {seconds} s") from None
         lines = out.decode().splitlines()
         if not lines:
-            raise Failure(f"the clients ended with {self.process.returncode}: {error[-500:].decode()}")
+            raise Failure(f"the clients ended with {self.process.returncode}: {error[:2000].decode()}")
         return json.loads(lines[-1])
 
     def pause(self):
@@ -140,7 +140,7 @@ class World:
     def begin(self):
         self.broker.start()
         wire.create_and_wait(ADDRESS, {PROBE: 1})
-        self.history = History(self.args.ringlog, self.history_path, self.seed, self.args.rate, self.args.patience)
+        self.history = History(self.args.clients, self.history_path, self.seed, self.args.rate, self.args.patience)
 
     def load(self, sends, seconds):
         """Lets the clients get on, then a random moment more."""
@@ -153,7 +153,7 @@ class World:
 
     def judge(self, more=()):
         """The checker's verdict; `more` are lines that it has to know besides the clients' own."""
-        command = [self.args.ringlog, "bench", "verify", "--acks-1-durable", "-o", "json", self.history_path]
+        command = [self.args.clients, "bench", "verify", "--acks-1-durable", "-o", "json", self.history_path]
         if more:
             path = os.path.join(self.stage.folder, "more.jsonl")
             with open(path, "w", encoding="utf-8") as file:
