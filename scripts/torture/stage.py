@@ -133,13 +133,16 @@ def _fill(path, folder):
 
 
 def extents(path):
-    """(position in the file, position on the device, length) of each extent."""
+    """(position in the file, position on the device, length) of each extent, as far as the file goes: space beyond its
+    end is taken ahead and holds nothing."""
     with open(path, "rb") as file:
         count = 512
         request = bytearray(struct.pack("=QQLLLL", 0, 2**64 - 1, FIEMAP_SYNC, 0, count, 0) + bytes(56 * count))
         fcntl.ioctl(file, FIEMAP, request)
-    found = struct.unpack_from("=L", request, 20)[0]
-    return [struct.unpack_from("=QQQ", request, 32 + 56 * index) for index in range(found)]
+        size = os.fstat(file.fileno()).st_size
+    mapped = struct.unpack_from("=L", request, 20)[0]
+    found = [struct.unpack_from("=QQQ", request, 32 + 56 * index) for index in range(mapped)]
+    return [(at, physical, min(length, size - at)) for at, physical, length in found if at < size]
 
 
 def on_device(path, position):
