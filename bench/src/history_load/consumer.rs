@@ -41,7 +41,7 @@ pub async fn run(shared: Rc<Shared>, process: u64) {
         let mut positions: BTreeMap<i32, i64> = BTreeMap::new();
         for partition in 0..shared.load.partitions as i32 {
             // Each consumer reads most partitions.
-            if random.next_u64() % 4 > 0 {
+            if !random.next_u64().is_multiple_of(4) {
                 positions.insert(partition, 0);
             }
         }
