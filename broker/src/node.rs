@@ -16,7 +16,9 @@ use ringlog_shard::journal::recovery;
 use ringlog_shard::limits::MESH_CREDITS;
 use ringlog_shard::mesh;
 use ringlog_shard::placement::core_of;
-use ringlog_shard::storage::{DataDirectory, DataDirectoryError, Identity, NodeRecovery, StorageSettings};
+use ringlog_shard::storage::{
+    DataDirectory, DataDirectoryError, Identity, NodeRecovery, SpaceSettings, StorageSettings,
+};
 
 use crate::config::BrokerConfig;
 use crate::config::typed::{IoDriver, Profile, StorageMode};
@@ -34,7 +36,7 @@ const START_LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// [`StartError`]; cores that did start end with the process.
 pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
     let config = Arc::clone(&plan.config);
-    check_batch_size(&config, storage_settings(&plan.sizing).journal)?;
+    check_batch_size(&config, storage_settings(&config, &plan.sizing).journal)?;
     plan.readiness.set(Phase::Starting("recovering from the journal".to_owned()));
     let storage = prepare_storage(&plan)?;
     plan.readiness.set(Phase::Starting("opening partitions".to_owned()));
@@ -97,7 +99,7 @@ fn prepare_storage(plan: &NodePlan) -> Result<PreparedStorage, StartError> {
         StorageMode::Durable { data_directory, journal_directory } => {
             let executor = executor(&plan.config, None)?;
             let io = executor.io();
-            let settings = storage_settings(&plan.sizing);
+            let settings = storage_settings(&plan.config, &plan.sizing);
             executor.run(async move {
                 let identity = Identity { cluster_id: None, node_id: node };
                 let directory = DataDirectory::open(&io, data_directory, Some(journal_directory), &identity)
@@ -164,7 +166,7 @@ fn directory_error(path: &Path, error: DataDirectoryError) -> StartError {
     }
 }
 
-fn storage_settings(sizing: &Sizing) -> StorageSettings {
+fn storage_settings(config: &BrokerConfig, sizing: &Sizing) -> StorageSettings {
     let mut settings = match sizing.profile {
         Profile::Dev => StorageSettings::DEV,
         Profile::Server => StorageSettings::server(sizing.memory_per_shard_bytes),
@@ -173,6 +175,12 @@ fn storage_settings(sizing: &Sizing) -> StorageSettings {
         file_bytes: sizing.journal_file_bytes,
         file_count_max: sizing.journal_files as usize,
         ..settings.journal
+    };
+    settings.bypass_bytes = config.storage.bypass_bytes as usize;
+    settings.segment_files_max = sizing.capacity.segment_files_per_shard;
+    settings.space = SpaceSettings {
+        reserve_bytes: config.storage.disk_reserve_bytes,
+        warn_bytes: config.storage.disk_warn_bytes,
     };
     settings
 }
@@ -208,7 +216,7 @@ fn start_threads(
 ) -> Result<Vec<CoreThread>, StartError> {
     let NodePlan { config, sizing, listeners, shards, stop, readiness } = plan;
     let core_count = shards.len() as u32;
-    let settings = storage_settings(&sizing);
+    let settings = storage_settings(&config, &sizing);
     let mut front = Some(Front { listen: listeners, stop, ready });
     let mut threads = Vec::with_capacity(shards.len());
     for ((shard, seat), storage) in shards.into_iter().zip(mesh::seats(core_count, MESH_CREDITS)).zip(storage)

@@ -102,8 +102,27 @@ pub struct TopicConfig {
     pub timestamp_before_ms_max: i64,
     /// `message.timestamp.after.max.ms`: 0 or more.
     pub timestamp_after_ms_max: i64,
+    /// `cleanup.policy`.
+    pub cleanup: CleanupPolicy,
+    /// `segment.ms`: 1 or more.
+    pub segment_ms: i64,
+    /// `segment.jitter.ms`: 0 or more.
+    pub segment_jitter_ms: i64,
+    /// `retention.ms`; `None` = no limit, also where the cleanup policy does not delete.
+    pub retention_ms: Option<i64>,
+    /// `retention.bytes`; `None` as for the time.
+    pub retention_bytes: Option<u64>,
     /// `min.insync.replicas`: 1 or more; never more than the topic's replicas counts.
     pub min_insync_replicas: i32,
+}
+
+/// `cleanup.policy`; neither = everything stays (KIP-1161).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CleanupPolicy {
+    /// Old segments go.
+    pub delete: bool,
+    /// The newest record of each key stays.
+    pub compact: bool,
 }
 
 /// Where a value in force comes from; the numbers are Kafka's `ConfigSource`.
@@ -176,6 +195,10 @@ impl TopicConfig {
             let value = integer(name, i64::from(default));
             u32::try_from(value).expect("the table keeps sizes within 0..=i32::MAX")
         };
+        let cleanup = cleanup_policy(overrides);
+        let retention = |name: &str, default: i64| {
+            Some(integer(name, default)).filter(|limit| cleanup.delete && *limit >= 0)
+        };
         let timestamp_type = match given("message.timestamp.type") {
             Some("LogAppendTime") => TimestampType::LogAppendTime,
             Some(_) => TimestampType::CreateTime,
@@ -189,6 +212,12 @@ impl TopicConfig {
             segment_bytes: size("segment.bytes", defaults.segment_bytes),
             index_interval_bytes: size("index.interval.bytes", defaults.index_interval_bytes),
             timestamp_type,
+            cleanup,
+            segment_ms: integer("segment.ms", defaults.segment_ms),
+            segment_jitter_ms: integer("segment.jitter.ms", defaults.segment_jitter_ms),
+            retention_ms: retention("retention.ms", defaults.retention_ms),
+            retention_bytes: retention("retention.bytes", defaults.retention_bytes)
+                .map(|bytes| u64::try_from(bytes).expect("a limit is 0 or more")),
             timestamp_before_ms_max: integer(
                 "message.timestamp.before.max.ms",
                 defaults.timestamp_before_ms_max,
@@ -204,6 +233,14 @@ impl TopicConfig {
             .expect("the table keeps it within 1..=i32::MAX"),
         }
     }
+}
+
+/// The policy as it stands, also where this build does not carry it out: a topic that asked for compaction, which only another
+/// build can have stored, must not lose records by age.
+fn cleanup_policy(overrides: &Overrides) -> CleanupPolicy {
+    let asked = overrides.get("cleanup.policy").map_or("delete", |value| value);
+    let has = |policy: &str| asked.split(',').any(|item| item.trim() == policy);
+    CleanupPolicy { delete: has("delete"), compact: has("compact") }
 }
 
 /// Every config of a topic with the value in force and its source, sorted by name.
@@ -231,6 +268,10 @@ fn broker_default(defaults: &TopicDefaults, key: &TopicKey) -> Cow<'static, str>
         "message.timestamp.before.max.ms" => defaults.timestamp_before_ms_max.to_string().into(),
         "message.timestamp.after.max.ms" => defaults.timestamp_after_ms_max.to_string().into(),
         "min.insync.replicas" => defaults.min_insync_replicas.to_string().into(),
+        "retention.ms" => defaults.retention_ms.to_string().into(),
+        "retention.bytes" => defaults.retention_bytes.to_string().into(),
+        "segment.ms" => defaults.segment_ms.to_string().into(),
+        "segment.jitter.ms" => defaults.segment_jitter_ms.to_string().into(),
         "compression.type" => defaults.compression_type.into(),
         "message.timestamp.type" => match defaults.timestamp_type {
             DefaultTimestampType::CreateTime => "CreateTime".into(),

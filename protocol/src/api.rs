@@ -227,7 +227,7 @@ apis! {
     ApiVersions = 18, Since(3), anyone(range(0, 5));
     CreateTopics = 19, Since(5), needs(Create, Cluster, range(2, 7));
     DeleteTopics = 20, Since(4), needs(Delete, Topic, range(1, 6));
-    DeleteRecords = 21, Since(2), NOT_SERVED;
+    DeleteRecords = 21, Since(2), needs(Delete, Topic, range(0, 2));
     InitProducerId = 22, Since(2), needs(Write, TransactionalId, range(0, 5));
     OffsetForLeaderEpoch = 23, Since(4), NOT_SERVED;
     AddPartitionsToTxn = 24, Since(3), NOT_SERVED;

@@ -1,5 +1,7 @@
 //! Every bound of this crate with its reason. A number that limits anything stands here and nowhere else.
 
+use std::time::Duration;
+
 // Egress.
 
 /// Largest piece of a file that is sent in one step, in bytes: what one `cachestat` answer can be trusted for, and a
@@ -57,6 +59,9 @@ pub const JOURNAL_CREATE_RETRY_MS: u64 = 100;
 /// Bytes read in one step from a journal file at recovery.
 pub const JOURNAL_READ_PIECE_BYTES: usize = 1024 * 1024;
 
+/// Partitions that a core opens at once at start: each waits for a few reads, which a device answers side by side.
+pub const PARTITIONS_OPENED_AT_ONCE: usize = 16;
+
 /// Partitions whose segments recovery mends at once: their syncs share the file system's own commits.
 pub const RECOVERY_PARTITIONS_AT_ONCE: usize = 16;
 
@@ -75,6 +80,81 @@ pub const CHECKPOINT_LOGS_AT_ONCE: usize = 8;
 /// Bytes handed to one segment write of a checkpoint: bounds what a worker holds and how long it is busy.
 pub const CHECKPOINT_WRITE_BYTES_MAX: usize = 1024 * 1024;
 
+/// Smallest write of a checkpoint where a log has so much, in bytes: enough that a disk does little else than write.
+pub const CHECKPOINT_PIECE_BYTES: usize = 256 * 1024;
+
+/// Bytes of one log that a checkpoint writes before it syncs them: bounds what a sync waits for, and how long the core sums them.
+pub const CHECKPOINT_RUN_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Bytes of a core's segments that are written and not yet synced: more would stall the journal's writes at the sync.
+pub const CHECKPOINT_UNSYNCED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// A log with fewer bytes due than this is copied into the newer journal file once instead of synced.
+pub const CHECKPOINT_CARRY_BYTES_MAX: usize = 64 * 1024;
+
+/// Of each journal file at most this part is filled with copies: they are written a second time, which counts in the write
+/// amplification, and many small logs would otherwise only move from file to file.
+pub const CHECKPOINT_CARRY_DIVISOR: u64 = 8;
+
+/// Bytes of entries that a checkpoint queues for the journal before it waits for them: commits beside it share their frame.
+pub const CHECKPOINT_COVER_BYTES: usize = 64 * 1024;
+
+/// What the sync of one log counts for in a checkpoint's schedule, in bytes: about the bytes written in the time it takes.
+pub const CHECKPOINT_LOG_COST_BYTES: u64 = 64 * 1024;
+
+/// Milliseconds that a record waits for the journal to hold what it speaks of, before it is left for another time.
+pub const CHECKPOINT_CAPTURE_WAITS_MAX: usize = 100;
+
+/// Longest time over which the work for one journal file is spread, in milliseconds: what fills slower is flushed early.
+pub const CHECKPOINT_SPREAD_MS_MAX: u64 = 30_000;
+
+/// A checkpoint that waits looks at the journal again after this time, in milliseconds.
+pub const CHECKPOINT_PACE_STEP_MS: u64 = 10;
+
+/// Disk space reserved ahead of a segment's end, in bytes: as much as the segment has, between these bounds. A segment
+/// below the smaller one reserves nothing, so that many small partitions do not hold space.
+pub const SEGMENT_ALLOCATE_BYTES_MIN: u32 = 1024 * 1024;
+
+/// See [`SEGMENT_ALLOCATE_BYTES_MIN`].
+pub const SEGMENT_ALLOCATE_BYTES_MAX: u32 = 16 * 1024 * 1024;
+
+/// Bytes of a segment that share one checksum in its sidecar (the design's number): 4 bytes for each.
+pub const SUM_BLOCK_BYTES: u32 = 64 * 1024;
+
+/// Checksums of complete blocks that wait in memory, and in a checkpoint, until they are appended to their sidecar together:
+/// 1 KiB for 16 MiB of a segment.
+pub const SUMS_PENDING_MAX: usize = 256;
+
+/// Largest sidecar that is read, in bytes: checksums of 4 GiB, a full index and some thousand epochs. What would be larger is
+/// not written.
+pub const SIDECAR_BYTES_MAX: usize = 1024 * 1024;
+
+/// Index entries of the segment that fills, as a checkpoint keeps them: after a start a cold seek walks at most a 256th of
+/// the segment.
+pub const CHECKPOINT_INDEX_ENTRIES_MAX: usize = 256;
+
+/// Largest checkpoint file of a core, in bytes. Partitions beyond it are scanned at start.
+pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A checkpoint file is written anew once it is twice as long as what counts in it and this many bytes.
+pub const CHECKPOINT_FILE_SLACK_BYTES: u64 = 1024 * 1024;
+
+/// Records of one checkpoint that wait to be written together, in bytes; partitions beyond it have theirs next time.
+pub const CHECKPOINT_RECORDS_QUEUED_BYTES: usize = 8 * 1024 * 1024;
+
+/// A partition gets a new record once it holds this many times the record's bytes more than the last one says.
+pub const CHECKPOINT_RECORD_WORTH: u64 = 8;
+
+/// Bytes of a core's segments that no record speaks of: a start has to read them. Beyond it records are made although no
+/// journal file is full, until half of it is left.
+pub const CHECKPOINT_UNRECORDED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Step in which the age of unflushed records is known, in milliseconds.
+pub const LAG_SAMPLE_MS: u64 = 50;
+
+/// Moments remembered for that: enough for a minute, coarser beyond.
+pub const LAG_SAMPLES_MAX: usize = 1200;
+
 /// Entries of one segment's index; when it is full every second one goes and the interval doubles: 64 KiB at most.
 pub const INDEX_ENTRIES_MAX: usize = 4096;
 
@@ -87,8 +167,68 @@ pub const START_SCAN_BYTES: usize = 1024 * 1024;
 /// Largest record batch believed from a segment file, in bytes: Kafka's own bound on a request, which held it.
 pub const SEGMENT_BATCH_BYTES_MAX: usize = 100 * 1024 * 1024;
 
+/// How far a record's timestamp may lie ahead of our clock and still count as its age, in milliseconds: Kafka's default of
+/// `message.timestamp.after.max.ms`, which is what clocks of producers are trusted for.
+pub const RETENTION_FUTURE_MS_MAX: i64 = 3_600_000;
+
+/// A wall clock that gained more than this on the monotonic one, in milliseconds, was set: retention waits a period.
+pub const RETENTION_CLOCK_JUMP_MS_MAX: i64 = 3_600_000;
+
+/// Blocks that the scrub reads between two pauses: a mebibyte, so that an idle machine is woken a few times a second.
+pub const SCRUB_PIECE_BLOCKS: u64 = 16;
+
+/// A pass of the scrub begins at most once in this time: bytes rot over months.
+pub const SCRUB_PERIOD: Duration = Duration::from_secs(24 * 3600);
+
+/// The scrub lets a start settle for so long.
+pub const SCRUB_START_DELAY: Duration = Duration::from_secs(300);
+
+/// Damaged places that a core keeps for its health list: each costs some hundred bytes, and more would tell nobody more.
+pub const DAMAGED_PLACES_MAX: usize = 1024;
+
+/// Ranges of one segment that are known to be sound: readers at as many places each extend their own.
+pub const CHECKED_RANGES_PER_SEGMENT: usize = 32;
+
+/// Bytes read in one step while batches are checked before they are first sent: one step never delays others for long.
+pub const READ_CHECK_BYTES: usize = 256 * 1024;
+
+/// Partitions that retention looks at before it lets others run.
+pub const RETENTION_PARTITIONS_AT_ONCE: usize = 64;
+
 /// Positions remembered per segment so that a reader who goes on finds its place without a scan.
 pub const READ_HINTS_PER_SEGMENT: usize = 4;
+
+// Bypass.
+
+/// Bytes of batches that one run of references may hold: one write and one sync, short enough not to make the next run wait.
+pub const BYPASS_RUN_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// With more unflushed bytes than this before it a large batch goes to the journal: they would be synced with it.
+pub const BYPASS_DIRTY_BYTES_MAX: usize = 1024 * 1024;
+
+// Space.
+
+/// Time between two looks at the free space, in milliseconds: producing resumes this soon after space came.
+pub const SPACE_LOOK_MS: u64 = 1000;
+
+/// The automatic reserve is this part of the file system: what a small disk can spare.
+pub const SPACE_RESERVE_DIVISOR: u64 = 20;
+
+/// The automatic reserve at most, in bytes: more than all cores journal between two looks at the rate of a fast device.
+pub const SPACE_RESERVE_BYTES_MAX: u64 = 1 << 30;
+
+/// Below so many reserves appends are slowed down.
+pub const SPACE_THROTTLE_FACTOR: u64 = 2;
+
+/// Below so many reserves the operator is told.
+pub const SPACE_WARN_FACTOR: u64 = 4;
+
+/// While slowed down a core takes at most this part of its share between two looks: from there the reserve is a quarter of
+/// a minute away at least.
+pub const SPACE_THROTTLE_DIVISOR: u64 = 16;
+
+/// A level is left for a better one only once this part of its bound is free beyond it.
+pub const SPACE_LEVEL_HYSTERESIS_DIVISOR: u64 = 16;
 
 // Producers.
 

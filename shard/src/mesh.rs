@@ -251,6 +251,7 @@ impl<Q: 'static, R: 'static> Mesh<Q, R> {
             let mut peers = inner.peers.borrow_mut();
             let peer = &mut peers[target.0 as usize];
             if peer.open >= inner.credits {
+                ringlog_io::reached!("mesh.out_of_credits");
                 inner.out_of_credits.set(inner.out_of_credits.get() + 1);
                 return Err(message);
             }

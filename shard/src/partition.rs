@@ -16,7 +16,7 @@ use ringlog_raft::ids::Ticket;
 
 use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 use crate::producer_state::{ProducerStates, Verdict};
-use crate::storage::{CoreStorage, LogId, StampedBatch, StorageError};
+use crate::storage::{CoreStorage, LogId, SpaceShortage, StampedBatch, StorageError};
 use crate::waiters::{CommitTicket, UncommittedAppends, Watchers};
 
 /// Why a partition does not take a batch. The texts reach its producer: fault, value, limit, and what to change.
@@ -38,6 +38,8 @@ pub enum AppendError {
         "a batch of {bytes} bytes does not fit into the journal, which takes {bytes_max}: raise ringlog.journal.file.bytes"
     )]
     TooLarge { bytes: usize, bytes_max: usize },
+    #[error(transparent)]
+    NoSpace(#[from] SpaceShortage),
     #[error("producer {producer}: {verdict}")]
     Producer { producer: ProducerId, verdict: Verdict },
     #[error(
@@ -54,6 +56,7 @@ impl AppendError {
                 AppendError::Backlogged { backlog_bytes, backlog_bytes_max: JOURNAL_BACKLOG_BYTES_REFUSED }
             }
             StorageError::BatchTooLarge { bytes, bytes_max } => AppendError::TooLarge { bytes, bytes_max },
+            StorageError::NoSpace(shortage) => AppendError::NoSpace(shortage),
             StorageError::UnknownLog => AppendError::UnknownPartition,
             StorageError::Poisoned(_) | StorageError::Journal(_) | StorageError::Io { .. } => {
                 AppendError::Poisoned { reason: error.to_string() }
@@ -138,6 +141,12 @@ impl Partition {
         self.poisoned
     }
 
+    /// Appends a snapshot of the producers; returns the offset that it is of.
+    pub(crate) fn encode_producers(&self, out: &mut Vec<u8>) -> Offset {
+        self.producers.encode(out);
+        self.group.log_end()
+    }
+
     pub(crate) fn high_watermark(&self) -> Offset {
         self.group.high_watermark()
     }
@@ -198,6 +207,21 @@ impl Partition {
         self.group.step(Event::Proposal { end }, effects);
         self.carry_out(effects, carrier);
         Ok(Appended { base_offset, log_start: self.log_start(), duplicate: false })
+    }
+
+    /// Records below `offset`, which lies above the start and at most at the watermark, go.
+    pub(crate) fn move_log_start(
+        &mut self,
+        offset: Offset,
+        effects: &mut Vec<Effect>,
+        carrier: &mut Carrier<'_>,
+    ) {
+        if carrier.storage.advance_log_start(self.log, offset).is_err() {
+            // The log is gone: so is this partition, in the same turn.
+            return;
+        }
+        self.group.step(Event::LogStartMoved { log_start: offset }, effects);
+        self.carry_out(effects, carrier);
     }
 
     /// What failed, once writes did.

@@ -176,6 +176,7 @@ impl ProducerStates {
         let last = last_sequence(header);
         let same = |batch: &&Batch| batch.first == first && batch.last == last;
         if let Some(&Batch { base_offset, end, timestamp_ms, .. }) = producer.batches().iter().find(same) {
+            ringlog_io::reached!("producer.duplicate");
             return Verdict::Duplicate { base_offset, end, timestamp_ms };
         }
         let expected = advance(newest.last, 1);

@@ -3,26 +3,30 @@
 //! Owns the table of partitions and the path from the journal's reports to the partitions' groups. Knows no Kafka API
 //! and no topic name.
 
+pub mod life;
+
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use ringlog_io::Io;
+use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_raft::effect::Effect;
 use ringlog_raft::group::{Group, Restored};
 use ringlog_raft::hard_state::HardState;
 use ringlog_raft::ids::{ReplicaId, Ticket};
 use slab::Slab;
 
+use crate::limits::{PARTITIONS_OPENED_AT_ONCE, PRODUCERS_PER_PARTITION_MAX};
 use crate::partition::{AppendError, Appended, Carrier, IncomingBatch, Partition};
 use crate::producer_state::ProducerStates;
 use crate::storage::{
-    CoreStorage, Durable, Log, LogId, LogSettings, ReadError, ReadPlan, RecoveredPartition, StorageError,
-    TimePlan,
+    CoreStorage, Durable, Log, LogId, LogSettings, LogVisitor, ReadError, ReadPlan, RecoveredPartition,
+    StorageError, TimePlan,
 };
 use crate::waiters::{CommitTicket, Watchers};
 
@@ -99,6 +103,13 @@ impl Store {
                 inner.durable(durable);
             }
         });
+        let asked = Rc::downgrade(&inner);
+        inner.storage.set_snapshot_source(move |log, out| {
+            let inner = asked.upgrade()?;
+            let table = inner.table.borrow();
+            let slot = *table.by_log.get(&log)?;
+            Some(table.slots[slot].encode_producers(out))
+        });
         let poisoned = Rc::downgrade(&inner);
         inner.storage.set_poison_listener(move |log| {
             if let Some(inner) = poisoned.upgrade() {
@@ -114,15 +125,16 @@ impl Store {
 
     /// Opens partitions and returns once each leads and shows its watermark, or is marked offline with its reason.
     pub async fn open(&self, openings: Vec<Opening>) {
-        let mut opened = Vec::with_capacity(openings.len());
-        for Opening { key, recovered, settings } in openings {
-            match self.inner.open_one(key, recovered, settings).await {
-                Ok(slot) => opened.push(slot),
-                Err(error) => {
-                    tracing::error!(topic_id = %key.topic, partition = key.partition.0, %error, "partition is offline");
-                    self.inner.table.borrow_mut().offline.insert(key, error.to_string());
-                }
-            }
+        let inner = &self.inner;
+        let (started_at, scanned) = (inner.io.monotonic_now(), inner.storage.scanned_bytes());
+        let recovered_count = openings.iter().filter(|opening| opening.recovered.is_some()).count();
+        let opened = Inner::open_all(inner, openings).await;
+        if recovered_count > 0 {
+            let scanned_bytes = inner.storage.scanned_bytes() - scanned;
+            let milliseconds = inner.io.monotonic_now().saturating_since(started_at).as_millis();
+            tracing::info!(
+                "recovered {recovered_count} partitions, scanned {scanned_bytes} bytes, {milliseconds} ms"
+            );
         }
         self.inner.start(&opened);
         for slot in opened {
@@ -160,6 +172,8 @@ impl Store {
         let poisoned = table.slots.iter().filter(|(_, partition)| partition.is_poisoned());
         unhealthy
             .extend(poisoned.map(|(_, partition)| (partition.key, "a write failed; read only".to_owned())));
+        let damaged = self.inner.storage.damaged();
+        unhealthy.extend(damaged.into_iter().map(|(key, damage)| (key, damage.to_string())));
         unhealthy.sort_unstable();
         unhealthy
     }
@@ -264,6 +278,18 @@ impl Store {
         self.inner.storage.room().await;
     }
 
+    /// As [`Store::room`] for a partition that uses the reserve of disk space.
+    pub async fn room_with_reserve(&self) {
+        self.inner.storage.room_with_reserve().await;
+    }
+
+    /// Lets the partition's appends use the reserve of disk space.
+    pub fn let_use_reserve(&self, key: TopicPartition) {
+        if let Ok(partition) = self.inner.table.borrow().get(key) {
+            self.inner.storage.let_use_reserve(partition.log);
+        }
+    }
+
     /// Looks at the partition's log.
     pub fn with_log<T>(&self, key: TopicPartition, look: impl FnOnce(&Log) -> T) -> Result<T, ViewError> {
         let table = self.inner.table.borrow();
@@ -297,6 +323,33 @@ impl Table {
     }
 }
 
+/// Gathers a partition's producers while its log is opened.
+struct ProducerVisitor<'a> {
+    producers: &'a mut ProducerStates,
+    now_ms: i64,
+    expiration_ms: i64,
+}
+
+impl LogVisitor for ProducerVisitor<'_> {
+    fn restore(&mut self, snapshot: Option<&[u8]>) -> bool {
+        let Some(snapshot) = snapshot else { return false };
+        match ProducerStates::decode(snapshot, self.expiration_ms, PRODUCERS_PER_PARTITION_MAX) {
+            Ok(producers) => {
+                *self.producers = producers;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a checkpoint's producers cannot be used; the log is read");
+                false
+            }
+        }
+    }
+
+    fn batch(&mut self, header: &BatchHeader) {
+        self.producers.apply(header, self.now_ms);
+    }
+}
+
 /// Why one partition could not be opened.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
@@ -309,6 +362,38 @@ enum OpenError {
 }
 
 impl Inner {
+    /// Opens several at once, for each waits for the disk; answers their slots in the order of the openings.
+    async fn open_all(inner: &Rc<Inner>, openings: Vec<Opening>) -> Vec<usize> {
+        let worker_count = openings.len().min(PARTITIONS_OPENED_AT_ONCE);
+        let queue = Rc::new(RefCell::new(openings.into_iter().enumerate().collect::<VecDeque<_>>()));
+        let opened = Rc::new(RefCell::new(BTreeMap::new()));
+        let workers: Vec<_> = (0..worker_count)
+            .map(|_| {
+                let (inner, queue, opened) = (Rc::clone(inner), Rc::clone(&queue), Rc::clone(&opened));
+                let io = inner.io.clone();
+                io.spawn(Priority::Foreground, async move {
+                    loop {
+                        let next = queue.borrow_mut().pop_front();
+                        let Some((place, Opening { key, recovered, settings })) = next else { return };
+                        match inner.open_one(key, recovered, settings).await {
+                            Ok(slot) => {
+                                opened.borrow_mut().insert(place, slot);
+                            }
+                            Err(error) => {
+                                tracing::error!(topic_id = %key.topic, partition = key.partition.0, %error, "partition is offline");
+                                inner.table.borrow_mut().offline.insert(key, error.to_string());
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.await;
+        }
+        opened.take().into_values().collect()
+    }
+
     async fn open_one(
         &self,
         key: TopicPartition,
@@ -323,9 +408,9 @@ impl Inner {
                 if let Some(bytes) = &recovered.hard_state {
                     hard_state = HardState::decode(bytes)?;
                 }
-                let now_ms = self.io.wall_now_ms();
-                let mut visit = |header: &_| producers.apply(header, now_ms);
-                self.storage.open_log(recovered, settings, &mut visit).await?
+                let (now_ms, expiration_ms) = (self.io.wall_now_ms(), self.producer_expiration_ms);
+                let mut visitor = ProducerVisitor { producers: &mut producers, now_ms, expiration_ms };
+                self.storage.open_log_from(recovered, settings, &mut visitor).await?
             }
         };
         let (log_start, log_end) = {

@@ -18,7 +18,8 @@ use ringlog_shard::limits::EGRESS_CONNECTION_PINNED_DIVISOR;
 use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, LogSettings, StorageSettings};
 use storage_support::*;
 
-const SEGMENTS_OF_8M: LogSettings = LogSettings { segment_bytes: 8 << 20, index_interval_bytes: 4096 };
+const SEGMENTS_OF_8M: LogSettings =
+    LogSettings { segment_bytes: 8 << 20, index_interval_bytes: 4096, ..LogSettings::KEEP_ALL };
 const BATCH_BYTES: usize = 10_000;
 const PINNED_BYTES_MAX: u64 = 4 << 20;
 

@@ -77,7 +77,8 @@ fn a_kill_loses_nothing_acknowledged_whatever_the_core_count() {
 #[test]
 fn files_are_recycled_and_nothing_is_lost() {
     // Few segments: their syncs are what takes time here.
-    let segments_of_1m = LogSettings { segment_bytes: 1 << 20, index_interval_bytes: 4096 };
+    let segments_of_1m =
+        LogSettings { segment_bytes: 1 << 20, index_interval_bytes: 4096, ..LogSettings::default() };
     on_each_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");
         let model = Rc::new(RefCell::new(Model::default()));
@@ -273,7 +274,10 @@ fn reads_find_every_offset_and_keep_to_their_bounds() {
         let settings = StorageSettings { tail_bytes_max: 1024 * 1024, ..SMALL };
         let mut opened = open_cores(&io, folder.path(), 1, &model, settings).await;
         let key = partition(1, 0);
-        opened[0].create([key], LogSettings { segment_bytes: 200_000, index_interval_bytes: 4096 });
+        opened[0].create(
+            [key],
+            LogSettings { segment_bytes: 200_000, index_interval_bytes: 4096, ..LogSettings::default() },
+        );
         for round in 0..2000 {
             opened[0].append(key, 3, 100 + (round % 900) as usize, round).await;
         }
@@ -314,7 +318,10 @@ fn time_lookup_finds_the_record_in_files_and_in_memory() {
         let settings = StorageSettings { tail_bytes_max: 1024 * 1024, ..SMALL };
         let mut opened = open_cores(&io, folder.path(), 1, &model, settings).await;
         let key = partition(1, 0);
-        opened[0].create([key], LogSettings { segment_bytes: 300_000, index_interval_bytes: 4096 });
+        opened[0].create(
+            [key],
+            LogSettings { segment_bytes: 300_000, index_interval_bytes: 4096, ..LogSettings::default() },
+        );
         for round in 0..1500 {
             opened[0].append(key, 3, 500, round).await;
         }

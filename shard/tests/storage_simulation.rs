@@ -64,7 +64,7 @@ async fn live(io: Io, cores: u32, model: Rc<RefCell<Model>>, reached: Rc<Reached
             }
             1 => core.settle(&io).await,
             2..=9 => core.persist(key, Bytes::from(format!("vote {salt}"))),
-            10 if salt.is_multiple_of(5) => delete(&io, core, key, &model, &reached).await,
+            10 if salt.is_multiple_of(3) => delete(&io, core, key, &model, &reached).await,
             choice => core.append(key, 1 + (choice % 4) as u32, (choice * choice) as usize, salt).await,
         }
         if io.random_u64().is_multiple_of(4) {
@@ -113,7 +113,7 @@ fn run_seed(seed: u64, reached: &Rc<Reached>) -> u64 {
         let cores = 1 + (world.random_u64() % 3) as u32;
         io.spawn(Priority::Foreground, live(io.clone(), cores, Rc::clone(&model), Rc::clone(reached)))
             .detach();
-        let longest_us = [3_000, 60_000, 300_000][(world.random_u64() % 3) as usize];
+        let longest_us = [3_000, 100_000, 600_000][(world.random_u64() % 3) as usize];
         world.run_for(Duration::from_micros(world.random_u64() % longest_us));
         host.crash();
     }

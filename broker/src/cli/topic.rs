@@ -1,7 +1,9 @@
-//! Owns `ringlog topic`: creates, lists, describes and deletes topics of any Kafka broker, as tables or JSON.
+//! Owns `ringlog topic`: creates, lists, describes, truncates and deletes topics of any Kafka broker, as tables or JSON.
 //!
 //! It keeps no state and knows the broker only through its Kafka port. Results go to standard output, everything else
 //! to standard error.
+
+mod truncate;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -18,7 +20,7 @@ use serde::Serialize;
 
 use crate::process::exit::Exit;
 
-/// Create, list, describe and delete topics.
+/// Create, list, describe, truncate and delete topics.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Broker addresses, HOST:PORT, separated by commas
@@ -68,6 +70,8 @@ pub enum Verb {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+    /// Delete the oldest records of a topic, up to an offset
+    Truncate(truncate::Args),
     /// Delete topics and all their records
     Delete {
         #[arg(required = true, value_name = "NAME")]
@@ -175,9 +179,10 @@ async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
         }
         Verb::List => list(client).await,
         Verb::Describe { names } => describe(client, &names).await,
+        Verb::Truncate(args) => truncate::run(client, args).await,
         Verb::Delete { names, yes } => {
             if !yes {
-                confirm(&names)?;
+                confirm(&format!("delete {} and all records", names.join(", ")))?;
             }
             delete(client, &names).await
         }
@@ -392,12 +397,12 @@ async fn delete(client: &Client, names: &[String]) -> Result<Outcome, TopicError
 }
 
 /// Asks on the terminal; only `y` and `yes` delete.
-fn confirm(names: &[String]) -> Result<(), TopicError> {
+fn confirm(what: &str) -> Result<(), TopicError> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Err(TopicError::Unconfirmed);
     }
-    eprint!("delete {} and all records? [y/N] ", names.join(", "));
+    eprint!("{what}? [y/N] ");
     let mut answer = String::new();
     match stdin.lock().read_line(&mut answer) {
         Ok(_) if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") => Ok(()),
@@ -464,11 +469,12 @@ mod tests {
         assert!(if_not_exists);
         assert!(matches!(parse("ls -b h:1").expect("valid").verb, Verb::List));
         assert!(matches!(parse("delete a b --yes").expect("valid").verb, Verb::Delete { yes: true, .. }));
+        assert!(matches!(parse("truncate a --before end").expect("valid").verb, Verb::Truncate(_)));
     }
 
     #[test]
     fn wrong_usage_is_refused() {
-        for line in ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml"] {
+        for line in ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml", "truncate a"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

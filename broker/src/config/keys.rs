@@ -31,6 +31,11 @@ pub enum Kind {
         minimum: i64,
         maximum: i64,
     },
+    /// Empty, or an integer.
+    OptionalInteger {
+        minimum: i64,
+        maximum: i64,
+    },
     /// A number of bytes, or with a suffix: `64KiB`, `8m`, `1GiB`.
     Bytes {
         minimum: i64,
@@ -118,6 +123,7 @@ impl Kind {
             Kind::Boolean => "true or false".to_owned(),
             Kind::Integer { minimum, maximum } => range(minimum, maximum, ""),
             Kind::AutoInteger { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, "")),
+            Kind::OptionalInteger { minimum, maximum } => format!("empty, or {}", range(minimum, maximum, "")),
             Kind::Bytes { minimum, maximum } => range(minimum, maximum, " bytes"),
             Kind::AutoBytes { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, " bytes")),
             Kind::Milliseconds { minimum, maximum } => range(minimum, maximum, " milliseconds"),

@@ -30,6 +30,10 @@ const fn integer(minimum: i64, maximum: i64) -> Kind {
     Kind::Integer { minimum, maximum }
 }
 
+const fn optional_integer(minimum: i64, maximum: i64) -> Kind {
+    Kind::OptionalInteger { minimum, maximum }
+}
+
 const fn bytes(minimum: i64, maximum: i64) -> Kind {
     Kind::Bytes { minimum, maximum }
 }
@@ -43,7 +47,6 @@ const NAME: Kind = Kind::Text { bytes_max: 249 };
 /// Reasons that several keys share.
 const ONE_NODE: &str = "clusters of several brokers are not built yet";
 const SECURITY: &str = "only PLAINTEXT is built so far; TLS and SASL are not";
-const RETENTION: &str = "retention is not built yet: records stay until their topic is deleted";
 const COMPACTION: &str = "compaction is not built yet";
 const GROUPS: &str = "consumer groups are not built yet";
 const TRANSACTIONS: &str = "transactions are not built yet";
@@ -98,6 +101,35 @@ pub(super) const ALL: &[Key] = &[
         Kind::AutoInteger { minimum: 2, maximum: 64 },
         "auto",
         "Journal files of a shard. `auto`: 2 in the dev profile, 4 in the server profile.",
+    ),
+    built(
+        "ringlog.bypass.bytes",
+        bytes(0, I32_MAX),
+        "0",
+        "A batch of at least so many bytes is written to its segment at once, and its journal gets only a reference: fewer \
+         bytes are written in all, for a sync of the segment's own. 0: every batch goes through the journal.",
+    ),
+    built(
+        "ringlog.scrub.bytes.per.second",
+        bytes(0, i64::MAX),
+        "4MiB",
+        "How fast each shard reads its segments in the background to compare them with their checksums, once a day at most; \
+         0: never.",
+    ),
+    built(
+        "ringlog.disk.reserve.bytes",
+        Kind::AutoBytes { minimum: 0, maximum: i64::MAX },
+        "auto",
+        "Bytes of the data directory's file system that stay free. What is in a journal and not yet in a segment counts as \
+         used. Below twice this producers are slowed down; at it they are refused with KAFKA_STORAGE_ERROR, which clients \
+         retry, while fetches, deletes and administration go on; producing resumes by itself. `auto`: the smaller of \
+         1 GiB and a twentieth of the file system.",
+    ),
+    built(
+        "ringlog.disk.warn.bytes",
+        Kind::AutoBytes { minimum: 0, maximum: i64::MAX },
+        "auto",
+        "With less free a line is logged and /healthz says so. `auto`: four times ringlog.disk.reserve.bytes.",
     ),
     not_built(
         "ringlog.durability",
@@ -305,50 +337,54 @@ pub(super) const ALL: &[Key] = &[
         "The sequence state of an idempotent producer that was silent for so long is dropped.",
     ),
     // ---- retention, rolling, compaction
-    not_built(
+    built(
         "log.retention.ms",
-        NAME,
+        optional_integer(-1, i64::MAX),
         "",
-        RETENTION,
-        "Age at which records may go; empty: log.retention.minutes holds.",
+        "Age in milliseconds at which records may go, -1 = none; empty: log.retention.minutes holds.",
     ),
-    not_built(
+    built(
         "log.retention.minutes",
-        NAME,
+        optional_integer(-1, I32_MAX),
         "",
-        RETENTION,
-        "Age at which records may go; empty: log.retention.hours holds.",
+        "Age in minutes at which records may go, -1 = none; empty: log.retention.hours holds.",
     ),
-    not_built("log.retention.hours", integer(-1, I32_MAX), "168", RETENTION, "Age at which records may go."),
-    not_built(
+    built(
+        "log.retention.hours",
+        integer(-1, I32_MAX),
+        "168",
+        "Age in hours at which records may go, -1 = none. Whole segments go once their newest record is older.",
+    ),
+    built(
         "log.retention.bytes",
-        integer(-1, i64::MAX),
+        bytes(-1, i64::MAX),
         "-1",
-        RETENTION,
-        "Size of a partition above which its oldest segments may go.",
+        "The oldest segments of a partition go while the others still hold this much; -1 = none.",
     ),
-    not_built(
+    built(
         "log.retention.check.interval.ms",
         milliseconds(1, i64::MAX),
         "300000",
-        RETENTION,
-        "How often retention looks.",
+        "How often retention looks at each partition.",
     ),
-    not_built(
+    built(
         "log.roll.ms",
-        NAME,
+        optional_integer(1, i64::MAX),
         "",
-        RETENTION,
-        "Age at which a segment is closed; empty: log.roll.hours holds.",
+        "Age in milliseconds at which a segment is closed; empty: log.roll.hours holds.",
     ),
-    not_built("log.roll.hours", integer(1, I32_MAX), "168", RETENTION, "Age at which a segment is closed."),
-    not_built("log.roll.jitter.ms", NAME, "", RETENTION, "Random part of the rolling age."),
-    not_built(
+    built("log.roll.hours", integer(1, I32_MAX), "168", "Age in hours at which a segment is closed."),
+    built(
+        "log.roll.jitter.ms",
+        optional_integer(0, i64::MAX),
+        "",
+        "A segment is closed up to so many milliseconds earlier, at random; empty: log.roll.jitter.hours holds.",
+    ),
+    built(
         "log.roll.jitter.hours",
         integer(0, I32_MAX),
         "0",
-        RETENTION,
-        "Random part of the rolling age.",
+        "A segment is closed up to so many hours earlier, at random.",
     ),
     not_built(
         "log.index.size.max.bytes",

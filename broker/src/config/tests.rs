@@ -155,12 +155,35 @@ fn refusals_of_values() {
 #[test]
 fn refusals_of_what_is_not_built() {
     refused(
-        &file("log.retention.hours=24"),
-        "`log.retention.hours` = `24` (/etc/r.properties:1): only the default `168` is accepted: retention is not \
-         built yet: records stay until their topic is deleted; remove the setting",
+        &file("log.index.size.max.bytes=4096"),
+        "`log.index.size.max.bytes` = `4096` (/etc/r.properties:1): only the default `10485760` is accepted: the offset \
+         index is in memory and bounded by its segment; remove the setting",
     );
     // The default itself is accepted, in any spelling.
-    assert!(load(&file("log.retention.hours = 168\nlog.cleaner.enable=TRUE"), &account()).is_ok());
+    assert!(load(&file("log.index.size.max.bytes = 10485760\nlog.cleaner.enable=TRUE"), &account()).is_ok());
+}
+
+#[test]
+fn the_finest_retention_that_is_set_holds() {
+    let topics = |text: &str| load(&file(text), &account()).expect("valid").topics;
+    let retention = |text: &str| topics(text).retention_ms;
+    assert_eq!(retention(""), 604_800_000);
+    assert_eq!(retention("log.retention.hours=24"), 86_400_000);
+    assert_eq!(retention("log.retention.hours=24\nlog.retention.minutes=30"), 1_800_000);
+    assert_eq!(retention("log.retention.hours=24\nlog.retention.minutes=30\nlog.retention.ms=5"), 5);
+    assert_eq!(retention("log.retention.minutes=-1"), -1);
+    assert_eq!(retention("log.retention.hours=-1"), -1);
+    assert_eq!(retention("log.retention.hours=2147483647"), 2_147_483_647 * 3_600_000);
+    assert_eq!(topics("log.retention.bytes=1GiB").retention_bytes, 1 << 30);
+    assert_eq!((topics("").segment_ms, topics("").segment_jitter_ms), (604_800_000, 0));
+    assert_eq!(topics("log.roll.hours=1\nlog.roll.jitter.hours=2").segment_jitter_ms, 7_200_000);
+    assert_eq!(topics("log.roll.hours=1\nlog.roll.ms=7").segment_ms, 7);
+    refused(
+        &file("log.retention.ms=-2"),
+        "`log.retention.ms` = `-2` (/etc/r.properties:1): below the smallest value; allowed: empty, or -1 or more; correct \
+         the line, or override it with --set log.retention.ms=...",
+    );
+    assert!(load(&file("log.roll.ms=0"), &account()).is_err());
 }
 
 #[test]

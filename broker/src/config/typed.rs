@@ -11,6 +11,10 @@ use super::load::Resolved;
 use super::origin::Origin;
 use super::value::{Address, Memory, Value};
 
+/// No product with a 32-bit number of hours leaves 64 bits.
+const MS_PER_HOUR: i64 = 60 * MS_PER_MINUTE;
+const MS_PER_MINUTE: i64 = 60_000;
+
 /// The whole configuration of one broker; immutable while it runs, shared by every core as an `Arc`.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
@@ -38,6 +42,12 @@ pub struct StorageConfig {
     pub journal_file_bytes: Option<u64>,
     /// `None` = by the profile.
     pub journal_files: Option<u32>,
+    /// `ringlog.bypass.bytes`; 0 = no batch bypasses the journal.
+    pub bypass_bytes: u32,
+    /// `ringlog.disk.reserve.bytes`; `None` = by the file system's size.
+    pub disk_reserve_bytes: Option<u64>,
+    /// `ringlog.disk.warn.bytes`; `None` = by the reserve.
+    pub disk_warn_bytes: Option<u64>,
 }
 
 /// Files or memory.
@@ -83,6 +93,10 @@ pub struct LimitConfig {
     pub fetch_bytes_max: u32,
     /// `producer.id.expiration.ms`.
     pub producer_id_expiration_ms: u64,
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_ms: u64,
+    /// `ringlog.scrub.bytes.per.second`, of each shard; 0 = never.
+    pub scrub_bytes_per_second: u64,
 }
 
 /// What a topic gets that does not say otherwise, and what may be done to topics.
@@ -112,6 +126,14 @@ pub struct TopicDefaults {
     pub timestamp_before_ms_max: i64,
     /// `log.message.timestamp.after.max.ms`.
     pub timestamp_after_ms_max: i64,
+    /// `log.retention.ms`, `.minutes` or `.hours`, the finest one set; -1 = no limit.
+    pub retention_ms: i64,
+    /// `log.retention.bytes`; -1 = no limit.
+    pub retention_bytes: i64,
+    /// `log.roll.ms` or `.hours`; 1 or more.
+    pub segment_ms: i64,
+    /// `log.roll.jitter.ms` or `.hours`; 0 or more.
+    pub segment_jitter_ms: i64,
 }
 
 /// Whose clock stamps records.
@@ -251,7 +273,7 @@ pub fn build(resolved: &Resolved, account: &Account) -> Result<BrokerConfig, Con
     let mut errors = Vec::new();
     let storage = storage(resolved, account).unwrap_or_else(|error| {
         errors.push(error);
-        StorageConfig { durability: StorageMode::Ephemeral, journal_file_bytes: None, journal_files: None }
+        StorageConfig::of(resolved, StorageMode::Ephemeral)
     });
     let config = BrokerConfig {
         node_id: NodeId(resolved.integer("node.id") as i32),
@@ -290,11 +312,21 @@ fn storage(resolved: &Resolved, account: &Account) -> Result<StorageConfig, Conf
             directory_or(resolved, "ringlog.journal.dir", || data_directory.join("journal"));
         StorageMode::Durable { data_directory, journal_directory }
     };
-    Ok(StorageConfig {
-        durability,
-        journal_file_bytes: resolved.auto_integer("ringlog.journal.file.bytes").map(|bytes| bytes as u64),
-        journal_files: resolved.auto_integer("ringlog.journal.files").map(|count| count as u32),
-    })
+    Ok(StorageConfig::of(resolved, durability))
+}
+
+impl StorageConfig {
+    fn of(resolved: &Resolved, durability: StorageMode) -> StorageConfig {
+        let bytes = |name: &str| resolved.auto_integer(name).map(|bytes| bytes as u64);
+        StorageConfig {
+            durability,
+            journal_file_bytes: bytes("ringlog.journal.file.bytes"),
+            journal_files: resolved.auto_integer("ringlog.journal.files").map(|count| count as u32),
+            bypass_bytes: resolved.integer("ringlog.bypass.bytes") as u32,
+            disk_reserve_bytes: bytes("ringlog.disk.reserve.bytes"),
+            disk_warn_bytes: bytes("ringlog.disk.warn.bytes"),
+        }
+    }
 }
 
 fn directory(resolved: &Resolved, name: &str) -> Option<PathBuf> {
@@ -335,6 +367,8 @@ fn limits(resolved: &Resolved) -> LimitConfig {
         connections_per_address_max: resolved.integer("max.connections.per.ip") as u32,
         fetch_bytes_max: resolved.integer("fetch.max.bytes") as u32,
         producer_id_expiration_ms: resolved.integer("producer.id.expiration.ms") as u64,
+        retention_check_ms: resolved.integer("log.retention.check.interval.ms") as u64,
+        scrub_bytes_per_second: resolved.integer("ringlog.scrub.bytes.per.second") as u64,
     }
 }
 
@@ -355,7 +389,22 @@ fn topics(resolved: &Resolved) -> TopicDefaults {
         },
         timestamp_before_ms_max: resolved.integer("log.message.timestamp.before.max.ms"),
         timestamp_after_ms_max: resolved.integer("log.message.timestamp.after.max.ms"),
+        retention_ms: retention_ms(resolved),
+        retention_bytes: resolved.integer("log.retention.bytes"),
+        segment_ms: resolved
+            .auto_integer("log.roll.ms")
+            .unwrap_or_else(|| resolved.integer("log.roll.hours") * MS_PER_HOUR),
+        segment_jitter_ms: resolved
+            .auto_integer("log.roll.jitter.ms")
+            .unwrap_or_else(|| resolved.integer("log.roll.jitter.hours") * MS_PER_HOUR),
     }
+}
+
+/// The finest unit that is set holds; a negative number of any means no limit (Kafka's `getLogRetentionTimeMillis`).
+fn retention_ms(resolved: &Resolved) -> i64 {
+    let minutes = || resolved.auto_integer("log.retention.minutes").map(|minutes| minutes * MS_PER_MINUTE);
+    let hours = || resolved.integer("log.retention.hours") * MS_PER_HOUR;
+    resolved.auto_integer("log.retention.ms").or_else(minutes).unwrap_or_else(hours).max(-1)
 }
 
 fn runtime(resolved: &Resolved) -> RuntimeConfig {

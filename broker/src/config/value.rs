@@ -16,7 +16,7 @@ const CPU_MAX: u32 = 8191;
 pub enum Value {
     Boolean(bool),
     Integer(i64),
-    /// `None` = `auto`.
+    /// `None` = `auto`, or empty.
     AutoInteger(Option<i64>),
     Choice(&'static str),
     Text(String),
@@ -62,7 +62,8 @@ pub fn parse(key: &Key, text: &str) -> Result<Value, String> {
         Kind::AutoInteger { .. } | Kind::AutoBytes { .. } if text.eq_ignore_ascii_case("auto") => {
             Ok(Value::AutoInteger(None))
         }
-        Kind::AutoInteger { minimum, maximum } => {
+        Kind::OptionalInteger { .. } if text.is_empty() => Ok(Value::AutoInteger(None)),
+        Kind::AutoInteger { minimum, maximum } | Kind::OptionalInteger { minimum, maximum } => {
             parse_integer(text, minimum, maximum).map(|number| Value::AutoInteger(Some(number)))
         }
         Kind::Bytes { minimum, maximum } => {

@@ -38,6 +38,8 @@ pub async fn start(core: &Rc<Core>, machine: MetadataMachine) -> Result<Controll
     core.store
         .open(vec![Opening { key: METADATA_PARTITION, recovered, settings: LogSettings::default() }])
         .await;
+    // Space is freed by deleting topics, which is a change of metadata.
+    core.store.let_use_reserve(METADATA_PARTITION);
     let log = MetadataLog { core: Rc::clone(core) };
     let readers = AllCores { core: Rc::clone(core) };
     Coordinator::start(&core.io, machine, log, readers).await
@@ -75,7 +77,7 @@ impl MachineLog for MetadataLog {
         let buffer_bytes = batch.len() as u32;
         let incoming = IncomingBatch { header, bytes: BytesMut::from(Bytes::from(batch)), buffer_bytes };
         let gather = CommitGather::new();
-        self.core.store.room().await;
+        self.core.store.room_with_reserve().await;
         let appended = self
             .core
             .store

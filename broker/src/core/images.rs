@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ringlog_protocol::ids::TopicPartition;
 use ringlog_shard::placement::core_of;
-use ringlog_shard::storage::LogSettings;
+use ringlog_shard::storage::{LogSettings, Retention};
 use ringlog_shard::store::Opening;
 
 use super::Core;
 use crate::controller::{METADATA_PARTITION, MetadataImage, TopicImage};
+use crate::topic_config::TopicConfig;
 
 /// Makes `image` this core's own. Returns when every partition that it gives this core leads, so that whoever waits for
 /// a topic to exist can write to it at once.
@@ -24,6 +25,14 @@ pub async fn apply(core: &Rc<Core>, image: Arc<MetadataImage>) {
         .filter(|topic| previous.topic_by_id(topic.id).is_none())
         .flat_map(|topic| own_partitions(core, topic))
         .collect();
+    for topic in image.topics() {
+        let was = previous.topic_by_id(topic.id).map(|topic| log_settings(&topic.config));
+        let settings = log_settings(&topic.config);
+        if was.is_some_and(|was| was != settings) {
+            // A partition that could not be opened has nothing to set.
+            own_keys(core, topic).for_each(|key| drop(core.store.set_log_settings(key, settings)));
+        }
+    }
     for topic in previous.topics().filter(|topic| image.topic_by_id(topic.id).is_none()) {
         own_keys(core, topic).for_each(|key| core.store.delete(key));
     }
@@ -40,11 +49,18 @@ fn own_keys(core: &Core, topic: &TopicImage) -> impl Iterator<Item = TopicPartit
     topic.partitions().filter(move |key| core_of(*key, core_count) == me)
 }
 
+fn log_settings(config: &TopicConfig) -> LogSettings {
+    LogSettings {
+        segment_bytes: config.segment_bytes,
+        index_interval_bytes: config.index_interval_bytes,
+        segment_ms: config.segment_ms,
+        segment_jitter_ms: config.segment_jitter_ms,
+        retention: Retention { age_ms_max: config.retention_ms, bytes_max: config.retention_bytes },
+    }
+}
+
 fn own_partitions(core: &Core, topic: &TopicImage) -> Vec<Opening> {
-    let settings = LogSettings {
-        segment_bytes: topic.config.segment_bytes,
-        index_interval_bytes: topic.config.index_interval_bytes,
-    };
+    let settings = log_settings(&topic.config);
     own_keys(core, topic)
         .filter(|key| !core.store.holds(*key))
         .map(|key| Opening { key, recovered: core.take_recovered(key), settings })

@@ -1,6 +1,7 @@
 //! What cores ask of each other and what they answer. Values only; `core::serve` acts on them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringlog_io::SocketTransfer;
 use ringlog_protocol::error_code::ErrorCode;
@@ -37,6 +38,11 @@ pub enum CoreRequest {
         watch: WatchId,
     },
     ListOffsets(Vec<ListPart>),
+    /// Answered when durable, or after `timeout`.
+    DeleteRecords {
+        parts: Vec<DeletePart>,
+        timeout: Duration,
+    },
     LeaderEpochs(Vec<TopicPartition>),
     /// To the controller's core only.
     Controller(ControllerRequest),
@@ -64,6 +70,7 @@ pub enum CoreReply {
     Available(Vec<PartitionState>),
     Read(Vec<ReadResult>),
     ListOffsets(Vec<ListResult>),
+    DeleteRecords(Vec<DeletedPart>),
     /// `None` where the partition has no leader here.
     LeaderEpochs(Vec<Option<LeaderEpoch>>),
     Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
@@ -141,6 +148,21 @@ pub struct ReadResult {
     pub pieces: Vec<LogPiece>,
 }
 
+/// A partition and what of it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletePart {
+    pub key: TopicPartition,
+    /// Records below it go; `None` = all committed ones.
+    pub before: Option<Offset>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletedPart {
+    pub error: ErrorCode,
+    /// The first offset that is left; -1 with an error, but for a timeout.
+    pub low_watermark: Offset,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListPart {
     pub key: TopicPartition,
@@ -193,7 +215,10 @@ mod tests {
             | CoreRequest::Adopt(_)
             | CoreRequest::ConnectionClosed { .. } => 0,
             // Wait for the target's own device and nothing else.
-            CoreRequest::Produce(_) | CoreRequest::Read(_) | CoreRequest::ListOffsets(_) => 0,
+            CoreRequest::Produce(_)
+            | CoreRequest::Read(_)
+            | CoreRequest::ListOffsets(_)
+            | CoreRequest::DeleteRecords { .. } => 0,
         }
     }
 

@@ -5,6 +5,7 @@
 //! [`watches`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
 
 pub mod controller_host;
+pub mod delete_records;
 pub mod images;
 pub mod messages;
 pub mod publish;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ringlog_shard::journal::LatencyHistogram;
+use ringlog_shard::storage::SpaceLevel;
 
 use super::Core;
 use crate::observe::histogram::Log2Histogram;
@@ -43,13 +44,42 @@ fn publish(core: &Core) {
     if let Some(reason) = sickness(core) {
         core.readiness.set(Phase::Degraded(reason));
     }
-    core.observer.publish(&Published {
+    core.observer.publish(Published {
         now_ns: core.io.monotonic_now().as_nanos(),
         now_ms: core.io.wall_now_ms(),
         gauges: gauges(core),
         io: io_figures(core),
         storage: storage_figures(core),
+        ailments: ailments(core),
     });
+}
+
+/// Partitions that are named one by one; the rest is counted.
+const PARTITIONS_NAMED_MAX: usize = 10;
+
+/// Why this core serves only part of what it should, for a person to read.
+fn ailments(core: &Core) -> Vec<String> {
+    let mut ailments = Vec::new();
+    if let Some(reason) = core.store.storage().poison() {
+        ailments.push(format!("takes no writes until a restart: {reason}"));
+    } else {
+        let unhealthy = core.store.unhealthy();
+        for (key, reason) in unhealthy.iter().take(PARTITIONS_NAMED_MAX) {
+            ailments.push(format!("partition {} of topic id {}: {reason}", key.partition.0, key.topic));
+        }
+        if unhealthy.len() > PARTITIONS_NAMED_MAX {
+            ailments.push(format!("and {} more partitions", unhealthy.len() - PARTITIONS_NAMED_MAX));
+        }
+    }
+    let space = core.store.storage().space();
+    if space.level > SpaceLevel::Ample {
+        ailments.push(format!(
+            "disk space is {}: {} bytes are free, {} of them promised, {} are the reserve \
+             (ringlog.disk.reserve.bytes)",
+            space.level, space.free_bytes, space.unflushed_bytes, space.reserve_bytes
+        ));
+    }
+    ailments
 }
 
 /// Why this core serves only part of what it should.
@@ -98,7 +128,25 @@ fn storage_figures(core: &Core) -> StorageFigures {
         checkpoints: stats.checkpoints,
         tail_bytes: stats.tail_bytes,
         dirty_bytes: stats.dirty_bytes,
+        unsynced_bytes: stats.unsynced_bytes,
+        checkpoint_lag_ms: u64::try_from(stats.checkpoint_lag.as_millis()).unwrap_or(u64::MAX),
+        carried_bytes: stats.carried_bytes,
         open_files: stats.files_open,
+        appended_bytes: stats.appended_bytes,
+        bypass_bytes: stats.bypass_bytes,
+        segment_bytes: stats.checkpoint_bytes,
+        segments_rewritten: stats.segments_rewritten,
+        logs_poisoned: stats.logs_poisoned,
+        segments_removed: stats.segments_removed,
+        segments_in_future: stats.segments_in_future,
+        damaged_places: stats.damaged_places,
+        read_errors: stats.read_errors,
+        scrubbed_bytes: stats.scrubbed_bytes,
+        scrub_errors: stats.scrub_errors,
+        scrub_age_seconds: stats.scrub_age.map_or(0, |age| age.as_secs()),
+        space_free_bytes: stats.space.free_bytes,
+        space_reserve_bytes: stats.space.reserve_bytes,
+        space_level: stats.space.level.number(),
         poisoned: core.store.storage().poison().is_some(),
     }
 }

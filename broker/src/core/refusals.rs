@@ -36,6 +36,8 @@ pub fn append_error_code(error: &AppendError) -> ErrorCode {
         AppendError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
         AppendError::NotLeader => ErrorCode::NotLeaderOrFollower,
         AppendError::Poisoned { .. } => ErrorCode::KafkaStorageError,
+        // Retriable: producers send again until there is space or their own time is up.
+        AppendError::NoSpace(_) => ErrorCode::KafkaStorageError,
         // Retriable, and clients back off on it without refreshing metadata.
         AppendError::Backlogged { .. } => ErrorCode::RequestTimedOut,
         AppendError::TooLarge { .. } => ErrorCode::RecordListTooLarge,

@@ -17,7 +17,7 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, images, refusals, start};
+use super::{Core, delete_records, images, refusals, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -61,6 +61,14 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
             let io = core.io.clone();
             io.spawn(Priority::Foreground, async move {
                 responder.respond(CoreReply::ListOffsets(list_offsets(&core, &parts).await));
+            })
+            .detach();
+        }
+        CoreRequest::DeleteRecords { parts, timeout } => {
+            let io = core.io.clone();
+            io.spawn(Priority::Foreground, async move {
+                let deleted = delete_records::delete_records(&core, &parts, timeout).await;
+                responder.respond(CoreReply::DeleteRecords(deleted));
             })
             .detach();
         }
@@ -213,7 +221,7 @@ impl Appends {
     }
 }
 
-fn view_error_code(error: &ViewError) -> ErrorCode {
+pub(super) fn view_error_code(error: &ViewError) -> ErrorCode {
     match error {
         ViewError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
         ViewError::NotLeader => ErrorCode::NotLeaderOrFollower,
@@ -292,7 +300,10 @@ fn read_error_code(error: &ReadError) -> ErrorCode {
     match error {
         ReadError::UnknownLog => ErrorCode::UnknownTopicOrPartition,
         ReadError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
-        _ => ErrorCode::KafkaStorageError,
+        // Consumers stop at it and say so. Kafka sends such a batch, and its clients find the same.
+        ReadError::Corrupt { .. } => ErrorCode::CorruptMessage,
+        // Consumers ask again: the device may have recovered, or another replica may lead.
+        ReadError::Io { .. } => ErrorCode::KafkaStorageError,
     }
 }
 

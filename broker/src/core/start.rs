@@ -103,6 +103,10 @@ pub async fn run(io: Io, mut seat: CoreSeat) -> Result<(), StartError> {
     let cluster_id = Arc::clone(&seat.cluster_id);
     let core = build(io, seat).await?;
     core.io.spawn(Priority::Background, publish::run(Rc::clone(&core))).detach();
+    let (store, period) = (core.store.clone(), Duration::from_millis(core.config.limits.retention_check_ms));
+    core.io.spawn(Priority::Background, async move { store.keep_retention(period).await }).detach();
+    let (storage, rate) = (core.store.storage().clone(), core.config.limits.scrub_bytes_per_second);
+    core.io.spawn(Priority::Background, async move { storage.keep_scrubbing(rate).await }).detach();
     if core.id == core.controller_core() {
         start_controller(&core, cluster_id).await?;
     }

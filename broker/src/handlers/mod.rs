@@ -3,6 +3,7 @@
 
 pub mod api_versions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
 pub mod fetch;
 pub mod init_producer_id;
@@ -121,6 +122,7 @@ pub async fn handle(
         ApiKey::ApiVersions => api_versions::handle(core, connection, request)?,
         ApiKey::CreateTopics => create_topics::handle(core, request).await?,
         ApiKey::DeleteTopics => delete_topics::handle(core, request).await?,
+        ApiKey::DeleteRecords => delete_records::handle(core, request).await?,
         ApiKey::InitProducerId => init_producer_id::handle(core, request).await?,
         // `RequestHeader::decode` lets only served APIs through, and a test checks that each has an arm here.
         other => {

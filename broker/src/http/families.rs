@@ -53,13 +53,33 @@ const fn seconds(family: Family) -> Family {
     Family { unit: Unit::Nanoseconds, ..family }
 }
 
-/// Shown for each shard however many there are.
-pub(super) const ALWAYS: &[Family] = &[seconds(counter(
-    "ringlog_shard_time_seconds",
-    "Time of the shard's loop, by what it did",
-    "state",
-    &[("busy", |s| s.io.busy_ns), ("asleep", |s| s.io.sleep_ns)],
-))];
+/// Shown for each shard however many there are: what a sum over shards would make a lie, or hide.
+pub(super) const ALWAYS: &[Family] = &[
+    seconds(counter(
+        "ringlog_shard_time_seconds",
+        "Time of the shard's loop, by what it did",
+        "state",
+        &[("busy", |s| s.io.busy_ns), ("asleep", |s| s.io.sleep_ns)],
+    )),
+    gauge(
+        "ringlog_disk_free_bytes",
+        "Free bytes of the data directory's file system, as each shard saw them last",
+        "",
+        &[("", |s| s.storage.space_free_bytes)],
+    ),
+    gauge(
+        "ringlog_disk_reserve_bytes",
+        "Bytes of them that stay free",
+        "",
+        &[("", |s| s.storage.space_reserve_bytes)],
+    ),
+    gauge(
+        "ringlog_disk_space_level",
+        "0 while space is ample, 1 low, 2 producers are slowed down, 3 they are refused",
+        "",
+        &[("", |s| s.storage.space_level)],
+    ),
+];
 
 /// Shown for each shard up to a bound, then added up.
 pub(super) const FAMILIES: &[Family] = &[
@@ -242,11 +262,59 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &[("", |s| s.storage.journal_bytes)],
     ),
+    counter(
+        "ringlog_appended_bytes",
+        "Bytes of record batches appended to logs, metadata included",
+        "",
+        &[("", |s| s.storage.appended_bytes)],
+    ),
+    counter(
+        "ringlog_bypass_bytes",
+        "Of them, bytes that went to their segment at once, with a reference in the journal",
+        "",
+        &[("", |s| s.storage.bypass_bytes)],
+    ),
+    counter(
+        "ringlog_segment_bytes",
+        "Bytes written to segments; with those of the journal, over the appended ones: write amplification",
+        "",
+        &[("", |s| s.storage.segment_bytes)],
+    ),
+    counter(
+        "ringlog_segments_rewritten",
+        "Segments written to a new file because a sync failed",
+        "",
+        &[("", |s| s.storage.segments_rewritten)],
+    ),
+    gauge(
+        "ringlog_logs_poisoned",
+        "Logs that take no more writes until a restart; /healthz names them",
+        "",
+        &[("", |s| s.storage.logs_poisoned)],
+    ),
     gauge(
         "ringlog_journal_unflushed_bytes",
         "Bytes in the journal that no segment holds durably yet",
         "",
         &[("", |s| s.storage.dirty_bytes)],
+    ),
+    gauge(
+        "ringlog_checkpoint_unsynced_bytes",
+        "Bytes that a checkpoint wrote to segments, or is about to, and has not synced",
+        "",
+        &[("", |s| s.storage.unsynced_bytes)],
+    ),
+    gauge(
+        "ringlog_checkpoint_lag_milliseconds",
+        "Age of the oldest record that the journal alone holds durably",
+        "",
+        &[("", |s| s.storage.checkpoint_lag_ms)],
+    ),
+    counter(
+        "ringlog_checkpoint_carried_bytes",
+        "Bytes of entries copied into newer journal files instead of flushed",
+        "",
+        &[("", |s| s.storage.carried_bytes)],
     ),
     gauge(
         "ringlog_journal_poisoned",
@@ -255,5 +323,47 @@ pub(super) const FAMILIES: &[Family] = &[
         &[("", |s| u64::from(s.storage.poisoned))],
     ),
     counter("ringlog_checkpoints", "Checkpoints completed", "", &[("", |s| s.storage.checkpoints)]),
+    counter(
+        "ringlog_segments_removed",
+        "Segments removed below the start of their log",
+        "",
+        &[("", |s| s.storage.segments_removed)],
+    ),
+    gauge(
+        "ringlog_segments_in_future",
+        "Segments whose newest timestamp lies over an hour in the future; retention counts them as written when they were",
+        "",
+        &[("", |s| s.storage.segments_in_future)],
+    ),
+    gauge(
+        "ringlog_segment_damaged_places",
+        "Places of segments that were found damaged while serving; /health names them",
+        "",
+        &[("", |s| s.storage.damaged_places)],
+    ),
+    counter(
+        "ringlog_segment_read_errors",
+        "Reads of segments that the device refused",
+        "",
+        &[("", |s| s.storage.read_errors)],
+    ),
+    counter(
+        "ringlog_scrubbed_bytes",
+        "Bytes that the scrub compared with their checksums",
+        "",
+        &[("", |s| s.storage.scrubbed_bytes)],
+    ),
+    counter(
+        "ringlog_scrub_errors",
+        "Blocks that the scrub found damaged or could not read",
+        "",
+        &[("", |s| s.storage.scrub_errors)],
+    ),
+    gauge(
+        "ringlog_scrub_age_seconds",
+        "Time since the last pass of the scrub ended; 0 before the first",
+        "",
+        &[("", |s| s.storage.scrub_age_seconds)],
+    ),
     gauge("ringlog_segment_files_open", "Segment files open", "", &[("", |s| s.storage.open_files)]),
 ];

@@ -25,7 +25,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const INDEX: &str = "\
 ringlog admin
   /metrics   counters and histograms for Prometheus
-  /healthz   200 while every shard is alive
+  /healthz   200 while every shard is alive; says what is degraded
   /readyz    200 while requests are served, otherwise why not
   /slow      the slowest requests of the last minutes, by stage
   /config    every setting and where it comes from
@@ -94,8 +94,19 @@ async fn get_health(State(state): State<Arc<AdminState>>) -> (StatusCode, String
             );
             (StatusCode::SERVICE_UNAVAILABLE, text)
         }
-        _ => (StatusCode::OK, "ok\n".to_owned()),
+        _ => (StatusCode::OK, health_text(&state.snapshots())),
     }
+}
+
+/// `ok`, or a line for each ailment. Still 200: a restart would not give a full disk space, and reads go on.
+fn health_text(shards: &[Arc<ShardSnapshot>]) -> String {
+    let mut text = String::new();
+    for shard in shards {
+        for ailment in &shard.ailments {
+            text.push_str(&format!("degraded: shard {}: {ailment}\n", shard.shard));
+        }
+    }
+    if text.is_empty() { "ok\n".to_owned() } else { text }
 }
 
 /// A shard that published once and then fell silent. A wall clock that jumps forward can blame one for an interval.
@@ -162,6 +173,17 @@ async fn get_flight(State(state): State<Arc<AdminState>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_names_every_ailment() {
+        let shard = |shard, ailments: &[&str]| {
+            let ailments = ailments.iter().map(|ailment| (*ailment).to_owned()).collect();
+            Arc::new(ShardSnapshot { shard, ailments, ..ShardSnapshot::default() })
+        };
+        assert_eq!(health_text(&[shard(0, &[]), shard(1, &[])]), "ok\n");
+        let text = health_text(&[shard(0, &["a", "b"]), shard(1, &["c"])]);
+        assert_eq!(text, "degraded: shard 0: a\ndegraded: shard 0: b\ndegraded: shard 1: c\n");
+    }
 
     #[test]
     fn a_shard_that_fell_silent_is_found() {

@@ -43,7 +43,7 @@ pub struct FinishedRequest {
 }
 
 /// What a core adds to its own record when it publishes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Published {
     /// Monotonic nanoseconds.
     pub now_ns: u64,
@@ -52,6 +52,7 @@ pub struct Published {
     pub gauges: ShardGauges,
     pub io: IoFigures,
     pub storage: StorageFigures,
+    pub ailments: Vec<String>,
 }
 
 impl ShardObserver {
@@ -107,7 +108,7 @@ impl ShardObserver {
 
     /// Shows all of it to the side thread; called by a timer every `metrics_interval_ms`. Allocates and copies some
     /// tens of kilobytes, hence not on the way of a request.
-    pub fn publish(&self, published: &Published) {
+    pub fn publish(&self, published: Published) {
         let mut slow = self.slow.borrow_mut();
         slow.turn(published.now_ns);
         self.publisher.publish(ShardSnapshot {
@@ -118,6 +119,7 @@ impl ShardObserver {
             gauges: published.gauges,
             io: published.io,
             storage: published.storage,
+            ailments: published.ailments,
             slow: slow.slowest(),
             flight: self.flight.events(),
         });
@@ -152,10 +154,12 @@ mod tests {
         assert_eq!(slot.read().metrics.received_bytes, 0);
         let gauges = ShardGauges { connections: 1, ..ShardGauges::default() };
         let (io, storage) = (IoFigures::default(), StorageFigures::default());
-        observer.publish(&Published { now_ns: 20, now_ms: 30, gauges, io, storage });
+        let ailments = vec!["ill".to_owned()];
+        observer.publish(Published { now_ns: 20, now_ms: 30, gauges, io, storage, ailments });
         let shown = slot.read();
         assert_eq!((shown.metrics.received_bytes, shown.metrics.connections_accepted), (7, 1));
         assert_eq!((shown.gauges.connections, shown.published_at_ms), (1, 30));
+        assert_eq!(shown.ailments, ["ill"]);
         assert_eq!(shown.slow.len(), 1);
         assert_eq!((shown.slow[0].client_id.as_str(), shown.slow[0].worst_stage()), ("c", Stage::Journal));
         assert_eq!(shown.flight[0].kind, FlightKind::RequestSlow);

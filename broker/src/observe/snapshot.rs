@@ -20,6 +20,8 @@ pub struct ShardSnapshot {
     pub gauges: ShardGauges,
     pub io: IoFigures,
     pub storage: StorageFigures,
+    /// Why the shard serves only part of what it should; empty in health.
+    pub ailments: Vec<String>,
     /// Slowest first.
     pub slow: Vec<SlowRequest>,
     /// Oldest first.
@@ -72,7 +74,39 @@ pub struct StorageFigures {
     pub tail_bytes: u64,
     /// Journalled and not yet synced in a segment.
     pub dirty_bytes: u64,
+    /// Written by a checkpoint and not yet synced.
+    pub unsynced_bytes: u64,
+    /// How long the oldest record that is in no segment has waited.
+    pub checkpoint_lag_ms: u64,
+    /// Copied into newer journal files.
+    pub carried_bytes: u64,
     pub open_files: u64,
+    /// Bytes of batches appended.
+    pub appended_bytes: u64,
+    /// Of them, those that the journal holds by reference.
+    pub bypass_bytes: u64,
+    /// Bytes that checkpoints and direct writes put into segments.
+    pub segment_bytes: u64,
+    /// Segments written anew because a sync failed.
+    pub segments_rewritten: u64,
+    /// Logs that take no more writes because of that.
+    pub logs_poisoned: u64,
+    /// Free bytes of the data directory's file system, as this core saw them last.
+    pub space_free_bytes: u64,
+    pub space_reserve_bytes: u64,
+    /// 0 = ample, 1 = low, 2 = producers are slowed down, 3 = they are refused.
+    pub space_level: u64,
+    /// Segments removed below a log's start.
+    pub segments_removed: u64,
+    /// Segments whose newest timestamp lies over an hour in the future.
+    pub segments_in_future: u64,
+    /// Places of segments found damaged.
+    pub damaged_places: u64,
+    pub read_errors: u64,
+    pub scrubbed_bytes: u64,
+    pub scrub_errors: u64,
+    /// Since the last full pass; 0 before the first one.
+    pub scrub_age_seconds: u64,
     /// 1 once a failed journal write stopped this core's writes.
     pub poisoned: bool,
 }

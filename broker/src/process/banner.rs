@@ -93,11 +93,12 @@ fn told(listener: &ServingListener) -> String {
 fn capacity(sizing: &Sizing) -> String {
     let capacity = &sizing.capacity;
     format!(
-        "{} connections (bounded by {}), about {} partitions (by {}), journals of {} MiB",
+        "{} connections (bounded by {}), about {} partitions (by {}), {} segment files a shard, journals of {} MiB",
         capacity.connections_max,
         capacity.connections_bound.name(),
         capacity.partitions_planned,
         capacity.partitions_bound.name(),
+        capacity.segment_files_per_shard,
         capacity.journal_bytes / MIB
     )
 }
@@ -124,6 +125,7 @@ mod tests {
                 connections_bound: Bound::OpenFiles,
                 partitions_planned: 9,
                 partitions_bound: Bound::Memory,
+                segment_files_per_shard: 4,
                 journal_bytes: 32 * MIB,
             },
         };
@@ -162,7 +164,8 @@ mod tests {
              listening   0.0.0.0:9092, clients are told the address that each reached\n  \
              listening   0.0.0.0:9093, clients are told host:19093\n  \
              admin       http://127.0.0.1:9644/\n  \
-             capacity    100 connections (bounded by open files), about 9 partitions (by memory), journals of 32 MiB\n"
+             capacity    100 connections (bounded by open files), about 9 partitions (by memory), 4 segment files a \
+             shard, journals of 32 MiB\n"
         );
         assert!(text.lines().count() <= 15);
         let pinned = Sizing { shard_cpus: vec![Some(2), Some(3)], ..sizing.clone() };

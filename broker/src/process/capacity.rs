@@ -14,6 +14,9 @@ const DESCRIPTORS_RESERVED_PER_SHARD: u64 = 24;
 /// Of the descriptors left, the share for connections in percent; the others hold segment files.
 const CONNECTION_DESCRIPTOR_SHARE: u64 = 50;
 
+/// Segment files of a shard below which reads would open and close files all the time.
+const SEGMENT_FILES_MIN: u64 = 16;
+
 /// What the model starts from.
 #[derive(Debug, Clone, Copy)]
 pub struct CapacityInputs {
@@ -35,6 +38,8 @@ pub struct Capacity {
     /// Partitions for which memory and descriptors are there: a forecast, not enforced. Each counts one open segment.
     pub partitions_planned: u64,
     pub partitions_bound: Bound,
+    /// Segment files that each shard keeps open: enforced.
+    pub segment_files_per_shard: u64,
     /// Disk that the journals of all shards take when they have grown to their size.
     pub journal_bytes: u64,
 }
@@ -83,6 +88,8 @@ impl Capacity {
             connections_bound,
             partitions_planned: partitions,
             partitions_bound,
+            segment_files_per_shard: (for_segments / u64::from(inputs.shard_count.max(1)))
+                .max(SEGMENT_FILES_MIN),
             journal_bytes: inputs.journal_bytes_per_shard.saturating_mul(u64::from(inputs.shard_count)),
         }
     }
@@ -112,6 +119,7 @@ mod tests {
         assert_eq!((found.connections_max, found.connections_bound), (456, Bound::OpenFiles));
         assert_eq!((found.partitions_planned, found.partitions_bound), (456, Bound::OpenFiles));
         assert_eq!(found.journal_bytes, 32);
+        assert_eq!(found.segment_files_per_shard, 228);
         let found = capacity(64 << 20, 1 << 20, 1 << 31);
         assert_eq!((found.connections_max, found.connections_bound), (1638, Bound::Memory));
         assert_eq!((found.partitions_planned, found.partitions_bound), (3276, Bound::Memory));
@@ -123,6 +131,7 @@ mod tests {
     fn there_is_always_room_for_one() {
         let found = capacity(0, 0, 0);
         assert_eq!((found.connections_max, found.partitions_planned), (1, 0));
+        assert_eq!(found.segment_files_per_shard, SEGMENT_FILES_MIN);
         assert_eq!(capacity(u64::MAX, u64::MAX, u64::MAX).connections_bound, Bound::Memory);
     }
 }

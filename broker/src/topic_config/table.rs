@@ -7,8 +7,6 @@ const I32_MAX: i64 = i32::MAX as i64;
 const MIB: i64 = 1 << 20;
 
 const COMPACTION: &str = "compaction is not built yet";
-const RETENTION: &str = "retention is not built yet: records stay until their topic is deleted";
-const ROLLING: &str = "rolling by time is not built yet: segments are closed by size";
 const TIERING: &str = "tiered storage is not built yet";
 const RECOMPRESSION: &str = "recompression is not built yet: batches stay as the producer compressed them";
 const FLUSH: &str = "an acknowledged record is always durable first, so there is nothing to schedule";
@@ -48,7 +46,7 @@ pub(super) const ALL: &[TopicKey] = &[
     later("compression.zstd.level", integer(-131_072, 22), "3", Some("compression.zstd.level"), RECOMPRESSION),
     later("delete.retention.ms", integer(0, i64::MAX), "86400000", Some("log.cleaner.delete.retention.ms"), COMPACTION),
     later("errors.deadletterqueue.group.enable", Kind::Boolean, "false", None, "share groups are not built yet"),
-    later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "a deleted topic's files go at once"),
+    later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "files go once the deletion is durable, and readers keep those that they hold"),
     later("flush.messages", integer(1, i64::MAX), NO_END, Some("log.flush.interval.messages"), FLUSH),
     later("flush.ms", integer(0, i64::MAX), NO_END, Some("log.flush.interval.ms"), FLUSH),
     later("follower.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION),
@@ -70,8 +68,8 @@ pub(super) const ALL: &[TopicKey] = &[
     later("remote.log.copy.disable", Kind::Boolean, "false", None, TIERING),
     later("remote.log.delete.on.disable", Kind::Boolean, "false", None, TIERING),
     later("remote.storage.enable", Kind::Boolean, "false", None, TIERING),
-    later("retention.bytes", integer(-1, i64::MAX), "-1", Some("log.retention.bytes"), RETENTION),
-    later("retention.ms", integer(-1, i64::MAX), "604800000", Some("log.retention.ms"), RETENTION),
+    built("retention.bytes", integer(-1, i64::MAX), "-1", "log.retention.bytes"),
+    built("retention.ms", integer(-1, i64::MAX), "604800000", "log.retention.ms"),
     TopicKey {
         name: "ringlog.durability",
         kind: Kind::Choice(&["strict", "relaxed"]),
@@ -81,7 +79,7 @@ pub(super) const ALL: &[TopicKey] = &[
     },
     built("segment.bytes", integer(MIB, I32_MAX), "1073741824", "log.segment.bytes"),
     later("segment.index.bytes", integer(4, I32_MAX), "10485760", Some("log.index.size.max.bytes"), "the offset index is in memory and bounded by its segment"),
-    later("segment.jitter.ms", integer(0, i64::MAX), "0", Some("log.roll.jitter.ms"), ROLLING),
-    later("segment.ms", integer(1, i64::MAX), "604800000", Some("log.roll.ms"), ROLLING),
+    built("segment.jitter.ms", integer(0, i64::MAX), "0", "log.roll.jitter.ms"),
+    built("segment.ms", integer(1, i64::MAX), "604800000", "log.roll.ms"),
     later("unclean.leader.election.enable", Kind::Boolean, "false", Some("unclean.leader.election.enable"), REPLICATION),
 ];

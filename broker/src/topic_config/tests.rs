@@ -18,6 +18,10 @@ pub(crate) fn defaults() -> TopicDefaults {
         timestamp_type: DefaultTimestampType::CreateTime,
         timestamp_before_ms_max: i64::MAX,
         timestamp_after_ms_max: 3_600_000,
+        retention_ms: 604_800_000,
+        retention_bytes: -1,
+        segment_ms: 604_800_000,
+        segment_jitter_ms: 0,
     }
 }
 
@@ -50,6 +54,10 @@ fn what_is_built_is_accepted_within_its_range_and_refused_beyond_it() {
         ("message.timestamp.before.max.ms", "9223372036854775807", "9223372036854775808"),
         ("message.timestamp.after.max.ms", " 12 ", "1.5"),
         ("min.insync.replicas", "1", "0"),
+        ("retention.ms", "-1", "-2"),
+        ("retention.bytes", "0", "-2"),
+        ("segment.ms", "1", "0"),
+        ("segment.jitter.ms", "0", "-1"),
         ("compression.type", "producer", "brotli"),
     ] {
         assert_eq!(check(key, Some(good)), Ok(()), "{key}={good}");
@@ -70,7 +78,8 @@ fn what_is_not_built_is_accepted_at_its_default_only() {
         ("cleanup.policy", "compact"),
         ("cleanup.policy", "compact,delete"),
         ("cleanup.policy", ""),
-        ("retention.ms", "-1"),
+        ("file.delete.delay.ms", "1"),
+        ("local.retention.ms", "1"),
         ("compression.type", "gzip"),
         ("min.insync.replicas", "2"),
         ("preallocate", "true"),
@@ -88,6 +97,7 @@ fn the_same_value_in_another_spelling_is_still_the_default() {
         ("preallocate", "FALSE"),
         ("min.cleanable.dirty.ratio", "0.50"),
         ("retention.ms", "+604800000"),
+        ("max.compaction.lag.ms", "+9223372036854775807"),
     ] {
         assert_eq!(check(key, Some(value)), Ok(()), "{key}={value}");
     }
@@ -164,6 +174,25 @@ fn overrides_win_over_the_brokers_defaults() {
     assert_eq!(resolved.segment_bytes, 1_048_576);
     assert_eq!(resolved.timestamp_after_ms_max, 5);
     assert_eq!(resolved.timestamp_before_ms_max, i64::MAX);
+}
+
+#[test]
+fn retention_holds_where_the_policy_deletes() {
+    let resolve = |pairs: &[(&str, &str)]| TopicConfig::resolve(&defaults(), &overrides(pairs));
+    let limits = |pairs: &[(&str, &str)]| (resolve(pairs).retention_ms, resolve(pairs).retention_bytes);
+    assert_eq!(limits(&[]), (Some(604_800_000), None));
+    assert_eq!(limits(&[("retention.ms", "-1"), ("retention.bytes", "0")]), (None, Some(0)));
+    // Only another build can have stored these; they are not passed over.
+    for policy in ["compact", "", " compact "] {
+        assert_eq!(
+            limits(&[("cleanup.policy", policy), ("retention.bytes", "5")]),
+            (None, None),
+            "{policy:?}"
+        );
+        assert!(!resolve(&[("cleanup.policy", policy)]).cleanup.delete, "{policy:?}");
+    }
+    assert_eq!(limits(&[("cleanup.policy", "compact, delete")]), (Some(604_800_000), None));
+    assert!(resolve(&[("cleanup.policy", "compact, delete")]).cleanup.compact);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! - `socket`, `file`, `aligned`, `clock`, `options`, `cpu`, `features`, `notify`: the nouns.
 //! - `glommio`: the second scheduler, behind the feature of that name.
 //! - `blocking`, `file_work`, `network`, `random`: what drivers share.
+//! - `reached`: counters of rare branches, for simulations.
 
 mod aligned;
 mod blocking;
@@ -27,6 +28,7 @@ mod notify;
 mod operation;
 mod options;
 mod random;
+pub mod reached;
 pub mod sim;
 mod socket;
 mod task;

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | length of the whole entry, this head included |
 //! | 4 | 1 | kind (persisted: never renumber) |
-//! | 5 | 1 | flags: bit 0 = carried (a copy of an older entry, same sequence) |
+//! | 5 | 1 | flags: bit 0 = carried (a copy of an older entry, same sequence); bit 1, of references only = goes on with the run of the reference before it |
 //! | 6 | 2 | reserved, 0 |
 //! | 8 | 16 | topic id |
 //! | 24 | 4 | partition |
@@ -31,6 +31,7 @@ pub const DATA_ENTRY_OVERHEAD_BYTES: usize = ENTRY_HEAD_BYTES + 16;
 const FIXED_BYTES_MAX: usize = ENTRY_HEAD_BYTES + 40;
 
 const FLAG_CARRIED: u8 = 1;
+const FLAG_GOES_ON: u8 = 2;
 
 const KIND_DATA: u8 = 1;
 const KIND_REFERENCE: u8 = 2;
@@ -63,7 +64,7 @@ pub enum EntryBody<'a> {
         batches: &'a [u8],
     },
     /// As data, but the bytes are in the segment only, synced before the acknowledgement.
-    Reference { segment_base: Offset, position: u32, length: u32, crc: u32, range: OffsetRange },
+    Reference(Reference),
     /// The log ends at `end_offset` from now on, at this place of its last segment.
     Truncate { end_offset: Offset, segment_base: Offset, position: u32 },
     /// The log starts at this offset from now on.
@@ -74,6 +75,24 @@ pub enum EntryBody<'a> {
     HardState { state: &'a [u8] },
     /// The segments hold, synced, all that entries up to `through` brought.
     SyncedTo(SyncedTo),
+}
+
+/// Bytes that only the segment holds. They are written beside the frame that names them, and the partition's next entry is
+/// journalled only after both: so a reference whose bytes do not check is a crash's tail while nothing follows its run, and
+/// damage otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Base offset of the segment, which is its name.
+    pub segment_base: Offset,
+    /// Byte position in the segment.
+    pub position: u32,
+    /// In bytes.
+    pub length: u32,
+    /// CRC-32 of the bytes.
+    pub crc: u32,
+    pub range: OffsetRange,
+    /// Whether it belongs to the run of the reference before it: one write to the segment, one acknowledgement.
+    pub goes_on: bool,
 }
 
 /// First offset, the offset after the last, and the leader epoch of the last batch.
@@ -122,7 +141,7 @@ impl EntryBody<'_> {
     fn kind(&self) -> u8 {
         match self {
             EntryBody::Data { .. } => KIND_DATA,
-            EntryBody::Reference { .. } => KIND_REFERENCE,
+            EntryBody::Reference(_) => KIND_REFERENCE,
             EntryBody::Truncate { .. } => KIND_TRUNCATE,
             EntryBody::LogStart { .. } => KIND_LOG_START,
             EntryBody::Delete => KIND_DELETE,
@@ -137,7 +156,7 @@ impl EntryBody<'_> {
     fn fixed_bytes(&self) -> usize {
         match self {
             EntryBody::Data { .. } => 16,
-            EntryBody::Reference { .. } => 40,
+            EntryBody::Reference(_) => 40,
             EntryBody::Truncate { .. } => 20,
             EntryBody::LogStart { .. } => 8,
             EntryBody::Delete => 0,
@@ -174,13 +193,18 @@ impl<'a> Entry<'a> {
         }
     }
 
+    fn flags(&self) -> u8 {
+        let goes_on = matches!(self.body, EntryBody::Reference(Reference { goes_on: true, .. }));
+        (if self.carried { FLAG_CARRIED } else { 0 }) | (if goes_on { FLAG_GOES_ON } else { 0 })
+    }
+
     /// The fixed fields. Entry = head then [`Entry::payload`].
     pub(crate) fn head(&self) -> EntryHead {
         let payload = self.payload();
         let payload_length =
             u32::try_from(payload.len()).expect("an entry's bytes are bounded by the frame limit");
         let mut head = EntryHead { bytes: [0; FIXED_BYTES_MAX], length: 4 };
-        head.put(&[self.body.kind(), if self.carried { FLAG_CARRIED } else { 0 }, 0, 0]);
+        head.put(&[self.body.kind(), self.flags(), 0, 0]);
         head.put(&self.key.topic.0);
         head.put(&self.key.partition.0.to_le_bytes());
         head.put(&[0; 4]);
@@ -191,7 +215,7 @@ impl<'a> Entry<'a> {
                 head.put(&position.to_le_bytes());
                 head.put(&payload_length.to_le_bytes());
             }
-            EntryBody::Reference { segment_base, position, length, crc, range } => {
+            EntryBody::Reference(Reference { segment_base, position, length, crc, range, goes_on: _ }) => {
                 head.put(&segment_base.0.to_le_bytes());
                 head.put(&position.to_le_bytes());
                 head.put(&length.to_le_bytes());
@@ -254,13 +278,17 @@ impl<'a> Entry<'a> {
             Some((kind, flags, key, cursor.u64()?))
         };
         let (kind, flags, key, sequence) = head().ok_or(EntryError::ShortHead)?;
-        if flags & !FLAG_CARRIED != 0 {
-            return Err(EntryError::UnknownFlags { flags });
-        }
         if !(KIND_DATA..=KIND_SYNCED_TO).contains(&kind) {
             return Err(EntryError::UnknownKind { kind });
         }
-        let body = decode_body(kind, &mut cursor).ok_or(EntryError::Short { kind })?;
+        let known = if kind == KIND_REFERENCE { FLAG_CARRIED | FLAG_GOES_ON } else { FLAG_CARRIED };
+        if flags & !known != 0 {
+            return Err(EntryError::UnknownFlags { flags });
+        }
+        let mut body = decode_body(kind, &mut cursor).ok_or(EntryError::Short { kind })?;
+        if let EntryBody::Reference(reference) = &mut body {
+            reference.goes_on = flags & FLAG_GOES_ON != 0;
+        }
         Ok((kind, Entry { key, sequence, carried: flags & FLAG_CARRIED != 0, body }))
     }
 }
@@ -276,7 +304,7 @@ fn decode_body<'a>(kind: u8, cursor: &mut Cursor<'a>) -> Option<EntryBody<'a>> {
             let (segment_base, position) = (Offset(cursor.i64()?), cursor.u32()?);
             let (length, crc, epoch) = (cursor.u32()?, cursor.u32()?, LeaderEpoch(cursor.i32()?));
             let range = OffsetRange { base: Offset(cursor.i64()?), end: Offset(cursor.i64()?), epoch };
-            EntryBody::Reference { segment_base, position, length, crc, range }
+            EntryBody::Reference(Reference { segment_base, position, length, crc, range, goes_on: false })
         }
         KIND_TRUNCATE => EntryBody::Truncate {
             end_offset: Offset(cursor.i64()?),
@@ -327,13 +355,14 @@ pub(crate) mod tests {
             let (offset, segment_base, epoch) = (Offset(a), Offset(b), LeaderEpoch(z as i32));
             let body = match self.kind {
                 KIND_DATA => EntryBody::Data { segment_base, position: x, batches: &self.payload },
-                KIND_REFERENCE => EntryBody::Reference {
+                KIND_REFERENCE => EntryBody::Reference(Reference {
                     segment_base,
                     position: x,
                     length: y,
                     crc: z,
                     range: OffsetRange { base: offset, end: Offset(c), epoch },
-                },
+                    goes_on: y % 2 == 1,
+                }),
                 KIND_TRUNCATE => EntryBody::Truncate { end_offset: offset, segment_base, position: x },
                 KIND_LOG_START => EntryBody::LogStart { offset },
                 KIND_DELETE => EntryBody::Delete,
@@ -390,6 +419,36 @@ pub(crate) mod tests {
                 prop_assert!(taken <= bytes.len() && entry.payload().len() < taken);
             }
         }
+    }
+
+    /// Persisted layout: a change here is a new format version.
+    #[test]
+    fn golden_reference() {
+        let reference = Reference {
+            segment_base: Offset(1),
+            position: 0x1122,
+            length: 0x3344,
+            crc: 0x5566_7788,
+            range: OffsetRange { base: Offset(2), end: Offset(3), epoch: LeaderEpoch(5) },
+            goes_on: true,
+        };
+        let key = TopicPartition { topic: TopicId([0xAB; 16]), partition: PartitionIndex(3) };
+        let body = EntryBody::Reference(reference);
+        let mut expected = vec![80, 0, 0, 0, 2, 2, 0, 0];
+        expected.extend_from_slice(&[0xAB; 16]);
+        expected.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0x22, 0x11, 0, 0, 0x44, 0x33, 0, 0]);
+        expected.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 5, 0, 0, 0]);
+        expected.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(&Entry { key, sequence: 7, carried: false, body }), expected);
+    }
+
+    #[test]
+    fn only_a_reference_goes_on() {
+        let key = TopicPartition { topic: TopicId([0xAB; 16]), partition: PartitionIndex(3) };
+        let mut bytes = encoded(&Entry { key, sequence: 7, carried: false, body: EntryBody::Delete });
+        bytes[5] = FLAG_GOES_ON;
+        assert_eq!(Entry::decode(&bytes), Err(EntryError::UnknownFlags { flags: FLAG_GOES_ON }));
     }
 
     /// Persisted layout: a change here is a new format version.

@@ -21,4 +21,6 @@ pub use queue::{FrameTicket, Note, NoteKind};
 pub use ring::{FileSerial, JournalFileInfo};
 pub(crate) use signal::Signal;
 pub use stats::{JournalStats, LatencyHistogram};
-pub use writer::{Journal, JournalError, JournalObserver, JournalPlace, JournalSettings, PoisonReason};
+pub use writer::{
+    Journal, JournalError, JournalObserver, JournalPlace, JournalPressure, JournalSettings, PoisonReason,
+};

@@ -25,6 +25,10 @@ pub enum NoteKind {
     Data {
         end: Offset,
     },
+    /// A reference to records up to this offset, exclusive: durable only together with its bytes in the segment.
+    Reference {
+        end: Offset,
+    },
     HardState,
     LogStart,
     Delete,

@@ -11,7 +11,7 @@ use ringlog_io::{File, Io, OpenOptions};
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::batches;
 
-use super::entry::{Entry, EntryBody, OffsetRange, SyncedTo};
+use super::entry::{Entry, EntryBody, OffsetRange, Reference, SyncedTo};
 use super::format::{FRAME_ALIGNMENT_BYTES, Manifest};
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader, decode_body};
 use crate::limits::{JOURNAL_GAP_SCAN_BYTES_MAX, JOURNAL_READ_PIECE_BYTES};
@@ -29,7 +29,7 @@ pub struct FoundEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundBody {
     Data { segment_base: Offset, position: u32, range: OffsetRange, bytes: Bytes },
-    Reference { segment_base: Offset, position: u32, length: u32, crc: u32, range: OffsetRange },
+    Reference(Reference),
     Truncate { end_offset: Offset, segment_base: Offset, position: u32 },
     LogStart { offset: Offset },
     Delete,
@@ -139,9 +139,7 @@ fn own_entry(entry: &Entry<'_>, body: &Bytes) -> Result<FoundEntry, String> {
             let range = offset_range(batches)?;
             FoundBody::Data { segment_base, position, range, bytes: body.slice_ref(batches) }
         }
-        EntryBody::Reference { segment_base, position, length, crc, range } => {
-            FoundBody::Reference { segment_base, position, length, crc, range }
-        }
+        EntryBody::Reference(reference) => FoundBody::Reference(reference),
         EntryBody::Truncate { end_offset, segment_base, position } => {
             FoundBody::Truncate { end_offset, segment_base, position }
         }

@@ -142,6 +142,18 @@ impl FileRing {
         self.filled.back().map(|file| file.serial)
     }
 
+    /// The oldest file that takes no more frames, of those after `released`.
+    pub(super) fn oldest_filled(&self, released: Option<FileSerial>) -> Option<FileSerial> {
+        let counts = |serial: &FileSerial| released.is_none_or(|released| *serial > released);
+        self.filled.iter().map(|file| file.serial).find(counts)
+    }
+
+    /// Number of files that take no more frames, of those after `released`.
+    pub(super) fn filled_count(&self, released: Option<FileSerial>) -> usize {
+        let counts = |file: &&RingFile| released.is_none_or(|released| file.serial > released);
+        self.filled.iter().filter(counts).count()
+    }
+
     /// Frees every full file up to `serial`. Those that are not wanted again are returned, to be removed: beyond the
     /// `files_max` in all, and those shorter than `file_bytes`, with which a core begins.
     pub(super) fn release_through(

@@ -87,6 +87,24 @@ pub struct JournalPlace {
     pub next_frame: u64,
 }
 
+/// How near a journal is to having no file to write into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalPressure {
+    /// Files that take no more frames and wait for a checkpoint.
+    pub files_filled: usize,
+    pub files_free: usize,
+    /// Whether one more file may be made.
+    pub may_grow: bool,
+}
+
+impl JournalPressure {
+    /// Whether the next frame that does not fit has nowhere to go.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.files_free == 0 && !self.may_grow
+    }
+}
+
 /// Why a journal could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -104,6 +122,9 @@ pub enum PoisonReason {
     JournalWrite { error: String },
     #[error("segment {} could not be made durable, nor could a new copy of it: {error}", path.display())]
     SegmentWrite { path: PathBuf, error: String },
+    /// Heard from the file system as a whole; the file whose write it was did not tell.
+    #[error("a write to the file system of the segments failed unseen: {error}")]
+    FileSystem { error: String },
     #[error("the log is damaged: {detail}")]
     Damaged { detail: String },
 }
@@ -114,6 +135,8 @@ pub trait JournalObserver {
     fn frame_durable(&self, serial: FileSerial, notes: &[Note]);
     /// A file takes no more frames.
     fn file_filled(&self);
+    /// A new file could not be made; tried again while it is needed.
+    fn file_failed(&self);
     /// Nothing more will be durable.
     fn poisoned(&self, reason: &PoisonReason);
 }
@@ -145,6 +168,8 @@ struct Shared {
     urgent: Cell<bool>,
     /// A file is being made.
     growing: Cell<bool>,
+    /// The last try to make a file failed.
+    cannot_grow: Cell<bool>,
     /// Hold `Rc`s of this in turn: cleared when the journal is dropped.
     tasks: RefCell<Vec<Task<()>>>,
 }
@@ -222,6 +247,7 @@ impl Journal {
             progress: Signal::default(),
             urgent: Cell::new(false),
             growing: Cell::new(false),
+            cannot_grow: Cell::new(false),
             tasks: RefCell::default(),
         });
         let writer = io.spawn(Priority::Foreground, write_frames(shared.clone()));
@@ -313,6 +339,24 @@ impl Journal {
         (!is_leaving).then_some(newest)
     }
 
+    /// The oldest file that takes no more frames and is not about to be released. All its frames are durable.
+    #[must_use]
+    pub fn oldest_filled(&self) -> Option<FileSerial> {
+        let state = self.shared.state.borrow();
+        state.ring.oldest_filled(state.release.map(|(_, serial)| serial))
+    }
+
+    /// How near the journal is to having no file to write into.
+    #[must_use]
+    pub fn pressure(&self) -> JournalPressure {
+        let state = self.shared.state.borrow();
+        JournalPressure {
+            files_filled: state.ring.filled_count(state.release.map(|(_, serial)| serial)),
+            files_free: state.ring.free_count(),
+            may_grow: state.ring.count() < self.shared.settings.file_count_max,
+        }
+    }
+
     /// Says that with the frame of `ticket` every entry in files up to `serial` is covered or copied. Those files are
     /// overwritten only after a frame that states so is durable: before it a start would miss them.
     pub fn release_after(&self, ticket: FrameTicket, serial: FileSerial) {
@@ -324,6 +368,11 @@ impl Journal {
     pub fn set_urgent(&self, urgent: bool) {
         self.shared.urgent.set(urgent);
         self.shared.progress.notify();
+    }
+
+    /// Writes nothing any more, for a reason outside of the journal.
+    pub(crate) fn poison_for(&self, reason: PoisonReason) {
+        self.shared.poison(reason);
     }
 
     /// Counters since start.
@@ -382,10 +431,12 @@ impl Shared {
         (is_needed || state.ring.count() < self.settings.file_count_max) && !self.growing.get()
     }
 
-    fn poison(&self, error: &io::Error) {
-        let reason = PoisonReason::JournalWrite { error: error.to_string() };
+    fn poison(&self, reason: PoisonReason) {
         {
             let mut state = self.state.borrow_mut();
+            if state.poison.is_some() {
+                return;
+            }
             state.poison = Some(reason.clone());
             state.queue.clear();
         }
@@ -411,7 +462,7 @@ async fn write_frames(shared: Rc<Shared>) {
             Some(place) => write_frame(&shared, place, frame).await,
         };
         if let Err(error) = written {
-            shared.poison(&error);
+            shared.poison(PoisonReason::JournalWrite { error: error.to_string() });
             return;
         }
     }
@@ -520,9 +571,21 @@ async fn grow(shared: &Shared) {
     let number = shared.state.borrow_mut().ring.take_number();
     let path = place.directory.join(file_name(place.origin.core, number));
     match create_file(&shared.io, &path, shared.settings.file_bytes).await {
-        Ok(file) => shared.state.borrow_mut().ring.add_free(file, path, shared.settings.file_bytes),
+        Ok(file) => {
+            if shared.cannot_grow.replace(false) {
+                tracing::info!(path = %path.display(), "journal files can be made again");
+            }
+            shared.state.borrow_mut().ring.add_free(file, path, shared.settings.file_bytes);
+        }
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot make a journal file; tried again while it is needed");
+            if !shared.cannot_grow.replace(true) {
+                tracing::warn!(path = %path.display(), %error, "cannot make a journal file; tried again while it is needed");
+            }
+            if let Some(observer) = shared.observer() {
+                observer.file_failed();
+            }
+            // What there is of it would take the space that it lacked. Nothing refers to it, so it may also stay.
+            let _ = shared.io.remove_file(&path).await;
             shared.io.sleep(Duration::from_millis(JOURNAL_CREATE_RETRY_MS)).await;
         }
     }

@@ -1,24 +1,20 @@
-//! The plain checkpointer: brings unflushed records into segments so that journal files can be used again.
+//! The checkpointer: brings unflushed records into segments so that journal files can be used again.
 //!
-//! Owns the order: flush and sync, then a durable synced-to for each log, then the files are free. It runs in the
-//! background and never holds the core's state over an await. The downside of the plain form: it is not paced, so a
-//! full journal file of a busy core is written as fast as the workers take it.
+//! Owns the order: flush and sync, then a durable synced-to or copy for each log, then the file is free. Files go oldest
+//! first, the work for one is spread over the time in which the next one fills ([`super::pace`]), and logs with little due
+//! are copied forward once instead of synced. It runs in the background and never holds the core's state over an await.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringlog_io::{Priority, Task};
-
-use super::core_storage::{Core, Inner, NO_LOG, StorageError};
+use super::core_storage::{Inner, StorageError};
+use super::cover::{Carried, cover, say_all_synced};
 use super::deletion;
-use super::flush::{Flushed, flush_log};
-use super::log::{Log, LogId};
-use super::recovered::RecoveredPartition;
-use crate::journal::entry::{Entry, EntryBody, SyncedTo};
-use crate::journal::{FileSerial, Journal, Note, NoteKind};
-use crate::limits::{CHECKPOINT_LOGS_AT_ONCE, CHECKPOINT_RETRY_MS};
+use super::log::Log;
+use super::pace::Schedule;
+use super::workload::{Choice, carry_out, plan};
+use crate::journal::{FileSerial, Journal, PoisonReason};
+use crate::limits::{CHECKPOINT_CARRY_DIVISOR, CHECKPOINT_RETRY_MS};
 
 /// What a checkpoint did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +27,8 @@ pub struct CheckpointReport {
     pub bytes: u64,
     /// Entries copied into newer journal files.
     pub carried_entries: u64,
+    /// Their bytes.
+    pub carried_bytes: u64,
 }
 
 /// What a checkpoint is for.
@@ -40,6 +38,8 @@ enum Scope {
     Filled(FileSerial),
     /// Flush every log.
     Everything,
+    /// Bring the checkpoint file up to date.
+    Records,
     /// Only remove folders of deleted logs.
     Deletions,
 }
@@ -66,6 +66,8 @@ pub(super) async fn checkpoint(inner: &Rc<Inner>) -> Result<CheckpointReport, St
     if inner.is_ephemeral {
         return Ok(CheckpointReport::default());
     }
+    // Somebody waits: what goes on at its own pace hurries.
+    let _hurry = inner.flush.hurry();
     let _turn = take_turn(inner).await;
     run(inner, Scope::Everything).await
 }
@@ -96,11 +98,20 @@ fn due(inner: &Inner) -> Option<Scope> {
         return None;
     }
     let core = inner.core.borrow();
-    if let Some(serial) = inner.journal.filled_through() {
-        return Some(Scope::Filled(serial));
+    if let Some(oldest) = inner.journal.oldest_filled() {
+        // One after the other while there is time; without a free file all at once, since one synced-to a log covers them.
+        let newest = inner.journal.filled_through().filter(|_| inner.journal.pressure().is_out());
+        return Some(Scope::Filled(newest.unwrap_or(oldest)));
     }
     if inner.wants_checkpoint(&core) {
         return Some(Scope::Everything);
+    }
+    if inner.space.is_write_refused() {
+        // Tried again for as long as there was no space: producing resumes once a write goes through.
+        return Some(Scope::Everything);
+    }
+    if inner.wants_records(&core) {
+        return Some(Scope::Records);
     }
     core.has_folder_to_remove().then_some(Scope::Deletions)
 }
@@ -109,6 +120,7 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
     deletion::remove_folders(inner).await;
     let freed = match scope {
         Scope::Deletions => return Ok(CheckpointReport::default()),
+        Scope::Records => None,
         Scope::Filled(serial) => Some(serial),
         Scope::Everything => {
             let _urgent = Urgent::new(&inner.journal);
@@ -117,43 +129,55 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
             inner.journal.filled_through()
         }
     };
-    let dirty: VecDeque<LogId> = {
-        let core = inner.core.borrow();
-        let is_wanted = |log: &&Log| {
-            log.first_dirty().is_some() && (scope == Scope::Everything || is_in_files(log, freed))
-        };
-        core.logs().filter(is_wanted).map(|log| log.id).collect()
+    let choice = match scope {
+        Scope::Filled(serial) => Choice::InFiles(serial),
+        Scope::Records => Choice::Unrecorded,
+        Scope::Everything | Scope::Deletions => Choice::All(freed),
     };
-    let outcome = flush_all(inner, dirty).await;
-    let mut report = CheckpointReport {
+    let carry_budget = inner.settings.journal.file_bytes / CHECKPOINT_CARRY_DIVISOR;
+    let work = plan(&inner.core.borrow(), choice, carry_budget);
+    let now = inner.io.monotonic_now();
+    let schedule = match scope {
+        Scope::Filled(_) => Schedule::spread(now, inner.flush.fill_time(), work.bytes),
+        // Records come with bypass, beside which journal files fill slowly: spread over that time they would come too late.
+        Scope::Records | Scope::Everything | Scope::Deletions => Schedule::at_once(now),
+    };
+    if let Some(serial) = freed.filter(|_| cfg!(feature = "planted-recycle-before-synced-to")) {
+        inner.journal.release_after(inner.journal.ticket(), serial);
+    }
+    let outcome = carry_out(inner, work.jobs, schedule).await;
+    let _urgent = Urgent::new(&inner.journal);
+    if matches!(scope, Scope::Everything | Scope::Records) {
+        say_all_synced(inner, outcome.clean.union(&outcome.recorded).copied()).await?;
+    }
+    if freed.is_some()
+        && let Err(error) = inner.file_system.check(&inner.io).await
+    {
+        // Nobody knows what it lost, and the journal is the only other place: none of it is given up any more.
+        let reason = PoisonReason::FileSystem { error: error.to_string() };
+        inner.journal.poison_for(reason.clone());
+        return Err(reason.into());
+    }
+    let carried = match freed {
+        // Copies would take space that is not there: the files stay as they are until there is some.
+        Some(_) if inner.space.is_write_refused() && !outcome.kept.is_empty() => Carried::default(),
+        Some(serial) => cover(inner, serial, &work.due).await?,
+        None => Carried::default(),
+    };
+    let mut core = inner.core.borrow_mut();
+    let left = if scope == Scope::Records { u64::MAX } else { core.unrecorded_bytes_left };
+    core.unrecorded_bytes_left = left.min(core.unrecorded_bytes);
+    core.counters.checkpoints += u64::from(scope != Scope::Records);
+    core.counters.carried_entries += carried.entries;
+    core.counters.carried_bytes += carried.bytes;
+    core.dirty_bytes_stuck = outcome.kept.iter().filter_map(|id| core.log(*id)).map(Log::dirty_bytes).sum();
+    Ok(CheckpointReport {
         logs_flushed: outcome.clean.len() as u64,
         logs_kept: outcome.kept.len() as u64,
         bytes: outcome.bytes,
-        carried_entries: 0,
-    };
-    let _urgent = Urgent::new(&inner.journal);
-    let ticket = {
-        let mut core = inner.core.borrow_mut();
-        report.carried_entries = cover(&mut core, &inner.journal, &outcome, freed);
-        let ticket = inner.journal.ticket();
-        if let Some(serial) = freed {
-            inner.journal.release_after(ticket, serial);
-        }
-        ticket
-    };
-    inner.journal.durable(ticket).await?;
-    let mut core = inner.core.borrow_mut();
-    if let Some(serial) = freed {
-        for log in core.logs_mut() {
-            while log.presence.front().is_some_and(|first| *first <= serial) {
-                log.presence.pop_front();
-            }
-        }
-    }
-    core.counters.checkpoints += 1;
-    core.counters.carried_entries += report.carried_entries;
-    core.dirty_bytes_stuck = outcome.kept.iter().filter_map(|id| core.log(*id)).map(Log::dirty_bytes).sum();
-    Ok(report)
+        carried_entries: carried.entries,
+        carried_bytes: carried.bytes,
+    })
 }
 
 /// While it lives the journal makes files beyond its maximum rather than wait for the ones that this frees.
@@ -171,162 +195,5 @@ impl<'a> Urgent<'a> {
 impl Drop for Urgent<'_> {
     fn drop(&mut self) {
         self.journal.set_urgent(false);
-    }
-}
-
-fn is_in_files(log: &Log, through: Option<FileSerial>) -> bool {
-    through.is_some_and(|serial| log.presence.front().is_some_and(|first| *first <= serial))
-}
-
-#[derive(Debug, Default)]
-struct Outcome {
-    clean: BTreeSet<LogId>,
-    kept: BTreeSet<LogId>,
-    bytes: u64,
-}
-
-async fn flush_all(inner: &Rc<Inner>, dirty: VecDeque<LogId>) -> Outcome {
-    let outcome = Rc::new(RefCell::new(Outcome::default()));
-    let worker_count = dirty.len().min(CHECKPOINT_LOGS_AT_ONCE);
-    let queue = Rc::new(RefCell::new(dirty));
-    let workers: Vec<Task<()>> = (0..worker_count)
-        .map(|_| {
-            let (inner, queue, outcome) = (Rc::clone(inner), Rc::clone(&queue), Rc::clone(&outcome));
-            let worker_io = inner.io.clone();
-            worker_io.spawn(Priority::Background, async move {
-                loop {
-                    let next = queue.borrow_mut().pop_front();
-                    let Some(id) = next else { return };
-                    let flushed = flush_log(&inner, id).await;
-                    let mut outcome = outcome.borrow_mut();
-                    match flushed {
-                        Flushed::Clean { bytes } => {
-                            outcome.clean.insert(id);
-                            outcome.bytes += bytes;
-                        }
-                        Flushed::Kept => {
-                            outcome.kept.insert(id);
-                        }
-                    }
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await;
-    }
-    outcome.take()
-}
-
-/// Queues what lets the files up to `freed` go: a synced-to for each flushed log and each log in those files, and copies
-/// of what only those files hold. Returns the number of copies.
-fn cover(core: &mut Core, journal: &Journal, outcome: &Outcome, freed: Option<FileSerial>) -> u64 {
-    let mut carried = 0;
-    for log in core.logs_mut() {
-        let in_files = is_in_files(log, freed);
-        if !in_files && !outcome.clean.contains(&log.id) {
-            continue;
-        }
-        if in_files {
-            carried += carry_state(log, journal);
-            if outcome.kept.contains(&log.id) {
-                carried += carry_data(log, journal);
-            }
-        }
-        let synced = log.synced_to();
-        let sequence = log.take_sequence();
-        let note = Note { token: log.id.token(), sequence, kind: NoteKind::SyncedTo };
-        journal
-            .push(&Entry { key: log.key, sequence, carried: false, body: EntryBody::SyncedTo(synced) }, note);
-    }
-    if freed.is_some() {
-        for unopened in core.unopened.values_mut() {
-            carried += carry_unopened(&mut unopened.partition, journal);
-        }
-        for deleting in &core.deleting {
-            let entry = Entry {
-                key: deleting.key,
-                sequence: deleting.sequence,
-                carried: true,
-                body: EntryBody::Delete,
-            };
-            journal
-                .push(&entry, Note { token: NO_LOG, sequence: deleting.sequence, kind: NoteKind::Carried });
-            carried += 1;
-        }
-    }
-    carried
-}
-
-fn carry_state(log: &Log, journal: &Journal) -> u64 {
-    let mut carried = 0;
-    let mut push = |sequence, body| {
-        let note = Note { token: log.id.token(), sequence, kind: NoteKind::Carried };
-        journal.push(&Entry { key: log.key, sequence, carried: true, body }, note);
-        carried += 1;
-    };
-    if let Some((sequence, state)) = &log.hard_state {
-        push(*sequence, EntryBody::HardState { state });
-    }
-    if let Some(sequence) = log.log_start_sequence {
-        push(sequence, EntryBody::LogStart { offset: log.log_start });
-    }
-    carried
-}
-
-/// Copies the entries of records that could not be flushed.
-fn carry_data(log: &Log, journal: &Journal) -> u64 {
-    let mut carried = 0;
-    for batch in log.tail.range(log.clean_count..).take_while(|batch| batch.end <= log.durable_end) {
-        let body = EntryBody::Data {
-            segment_base: batch.segment_base,
-            position: batch.position,
-            batches: &batch.bytes,
-        };
-        let note = Note { token: log.id.token(), sequence: batch.sequence, kind: NoteKind::Carried };
-        journal.push(&Entry { key: log.key, sequence: batch.sequence, carried: true, body }, note);
-        carried += 1;
-    }
-    carried
-}
-
-fn carry_unopened(partition: &mut RecoveredPartition, journal: &Journal) -> u64 {
-    let key = partition.key;
-    let mut carried = 0;
-    let mut push = |sequence, carry, body| {
-        let note = Note { token: NO_LOG, sequence, kind: NoteKind::Carried };
-        journal.push(&Entry { key, sequence, carried: carry, body }, note);
-        carried += 1;
-    };
-    if let Some(state) = &partition.hard_state {
-        push(partition.hard_state_sequence, true, EntryBody::HardState { state });
-    }
-    if let Some(sequence) = partition.log_start_sequence {
-        push(sequence, true, EntryBody::LogStart { offset: partition.log_start });
-    }
-    let sequence = partition.next_sequence;
-    push(sequence, false, EntryBody::SyncedTo(synced_to_of(partition)));
-    partition.next_sequence += 1;
-    carried
-}
-
-/// The synced-to entry that a recovered partition starts its new generation with.
-pub(crate) fn synced_to_of(partition: &RecoveredPartition) -> SyncedTo {
-    let through = partition.next_sequence - 1;
-    match partition.covered {
-        Some(end) => SyncedTo {
-            through,
-            epoch: end.epoch,
-            offset: end.offset,
-            segment_base: end.segment_base,
-            position: end.position,
-        },
-        None => SyncedTo {
-            through,
-            epoch: ringlog_protocol::ids::LeaderEpoch::NONE,
-            offset: ringlog_protocol::ids::Offset(0),
-            segment_base: ringlog_protocol::ids::Offset(0),
-            position: 0,
-        },
     }
 }

@@ -3,23 +3,30 @@
 //! Lives on one core; clones share it. Nothing here waits except opening, checkpointing and reading from files; an
 //! append copies into memory and returns. Dropping the last clone stops all background work, as a crash would.
 
-use std::cell::{Cell, Ref, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ringlog_io::{Io, Priority, Task};
+use ringlog_io::{Io, Monotonic, Priority, Task};
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use slab::Slab;
 
 use super::checkpoint;
+use super::damage::DamageList;
 use super::deletion::Deleting;
+use super::file_system::FileSystemWatch;
+use super::descriptors::OpenFiles;
 use super::folder::{STRAY_SUFFIX, partition_folder};
 use super::log::{Log, LogId, StampedBatch, TailBatch};
+use super::pace::FlushControl;
+use super::recorder::{CheckpointPlace, Recorder};
 use super::read::{ReadError, ReadPlan, ReadRange};
 use super::recovered::{RecoveredPartition, ShardRecovery};
 use super::settings::{LogSettings, StorageSettings};
+use super::space::{self, SpaceGate, SpaceShortage};
 use super::stats::StorageStats;
 use super::tail::TailMemory;
 use super::time_lookup::TimePlan;
@@ -27,7 +34,7 @@ use crate::journal::entry::{Entry, EntryBody};
 use crate::journal::{
     FileSerial, Journal, JournalError, JournalObserver, Note, NoteKind, PoisonReason, Signal,
 };
-use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
+use crate::limits::{JOURNAL_BACKLOG_BYTES_MAX, JOURNAL_BACKLOG_BYTES_REFUSED};
 
 /// The token of entries that stand for no open log.
 pub(crate) const NO_LOG: u64 = u64::MAX;
@@ -51,6 +58,9 @@ pub enum StorageError {
     /// The caller did not look at [`CoreStorage::is_full`] first.
     #[error("{backlog_bytes} bytes wait for the journal already")]
     Backlogged { backlog_bytes: usize },
+    /// The reserve of disk space would be touched; it passes by itself once there is space.
+    #[error(transparent)]
+    NoSpace(#[from] SpaceShortage),
     #[error("a batch of {bytes} bytes does not fit into the journal, which takes {bytes_max}")]
     BatchTooLarge { bytes: usize, bytes_max: usize },
     #[error(transparent)]
@@ -69,9 +79,29 @@ struct Shared {
     pub(super) inner: Rc<Inner>,
     /// Dropped, and so cancelled, with the last clone.
     _recycler: Option<Task<()>>,
+    _space_watch: Option<Task<()>>,
+}
+
+/// What a start made before the rest.
+struct Parts {
+    data: PathBuf,
+    journal: Journal,
+    core: Core,
+    space: SpaceGate,
+    file_system: FileSystemWatch,
+    records: CheckpointPlace,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let tasks = self.inner.bypass_tasks.take();
+        drop(tasks);
+    }
 }
 
 type DurableListener = Rc<dyn Fn(&[Durable])>;
+/// Appends a snapshot of a log's producers and says of which offset it is; nothing if it has none.
+type SnapshotSource = Rc<dyn Fn(LogId, &mut Vec<u8>) -> Option<Offset>>;
 type PoisonListener = Rc<dyn Fn(Option<LogId>)>;
 
 /// What the surface and the background work of a core share.
@@ -88,10 +118,24 @@ pub(crate) struct Inner {
     /// Checkpoints run one after the other.
     pub(super) turn: Signal,
     pub(super) turn_taken: Cell<bool>,
+    /// A log's start became durable, a log went, or the journal is poisoned.
+    pub(super) life: Signal,
+    pub(super) damage: Arc<DamageList>,
+    pub(super) files: Arc<OpenFiles>,
+    pub(super) flush: FlushControl,
+    pub(super) recorder: Recorder,
+    pub(super) snapshot_source: RefCell<Option<SnapshotSource>>,
+    /// Somebody stopped writing the segments of a log.
+    pub(super) written: Signal,
+    /// Writes of batches that bypass the journal. Hold `Rc`s of this in turn: cleared with the storage.
+    pub(super) bypass_tasks: RefCell<Vec<Task<()>>>,
+    pub(super) this: OnceCell<Weak<Inner>>,
+    pub(super) file_system: FileSystemWatch,
+    pub(super) space: SpaceGate,
     durable_listener: RefCell<Option<DurableListener>>,
     poison_listener: RefCell<Option<PoisonListener>>,
     /// Reused for reports.
-    reports: RefCell<Vec<Durable>>,
+    pub(super) reports: RefCell<Vec<Durable>>,
 }
 
 /// A partition that recovery found and nobody opened yet: what of it must not fall out of the journal.
@@ -105,13 +149,26 @@ pub(super) struct Counters {
     pub(super) checkpoints: u64,
     pub(super) checkpoint_bytes: u64,
     pub(super) carried_entries: u64,
+    pub(super) carried_bytes: u64,
+    /// Of segments, read at start.
+    pub(super) scanned_bytes: u64,
+    pub(super) sidecars_rebuilt: u64,
+    pub(super) appended_bytes: u64,
+    pub(super) bypass_bytes: u64,
     pub(super) segments_rewritten: u64,
     pub(super) logs_poisoned: u64,
+    pub(super) segments_removed: u64,
+    pub(super) bytes_removed: u64,
+    pub(super) segments_in_future: u64,
+    pub(super) scrubbed_bytes: u64,
+    pub(super) scrub_errors: u64,
+    pub(super) scrub_passes: u64,
+    pub(super) scrub_ended: Option<Monotonic>,
 }
 
 /// One core's mutable state. Borrowed only between awaits.
 pub(super) struct Core {
-    logs: Slab<Log>,
+    pub(super) logs: Slab<Log>,
     /// Never iterated.
     by_key: HashMap<TopicPartition, LogId, ahash::RandomState>,
     next_version: u32,
@@ -119,9 +176,18 @@ pub(super) struct Core {
     pub(super) unopened: BTreeMap<TopicPartition, Unopened>,
     recovered: Vec<RecoveredPartition>,
     pub(super) deleting: Vec<Deleting>,
+    /// Logs with segments below their durable start.
+    pub(super) retiring: BTreeSet<LogId>,
+    /// Logs whose segments somebody writes.
+    pub(super) writing: BTreeSet<LogId>,
+    /// Bytes of batches that wait for a bypass.
+    pub(super) bypass_backlog_bytes: usize,
     /// Journal files that recovery wrote: any of them may hold entries of a recovered partition.
     pub(super) recovered_files: Vec<FileSerial>,
     pub(super) counters: Counters,
+    /// Clean bytes that no record of the checkpoint file speaks of, and those of them that the last attempt left.
+    pub(super) unrecorded_bytes: u64,
+    pub(super) unrecorded_bytes_left: u64,
     /// Unflushed bytes of logs that the last checkpoint could not flush: another one at once would not either.
     pub(super) dirty_bytes_stuck: usize,
 }
@@ -136,8 +202,13 @@ impl Core {
             unopened: BTreeMap::new(),
             recovered: Vec::new(),
             deleting: Vec::new(),
+            retiring: BTreeSet::new(),
+            writing: BTreeSet::new(),
+            bypass_backlog_bytes: 0,
             recovered_files: Vec::new(),
             counters: Counters::default(),
+            unrecorded_bytes: 0,
+            unrecorded_bytes_left: 0,
             dirty_bytes_stuck: 0,
         }
     }
@@ -158,6 +229,11 @@ impl Core {
         self.logs.iter_mut().map(|(_, log)| log)
     }
 
+    /// Whether the partition is open here, or waits to be.
+    pub(super) fn holds(&self, key: TopicPartition) -> bool {
+        self.by_key.contains_key(&key) || self.unopened.contains_key(&key)
+    }
+
     /// Takes a log in and gives it its id.
     pub(super) fn insert(&mut self, mut log: Log) -> LogId {
         let entry = self.logs.vacant_entry();
@@ -174,8 +250,9 @@ impl Core {
 
     fn remove(&mut self, id: LogId) -> Option<Log> {
         self.log(id)?;
-        let log = self.logs.remove(id.slot as usize);
+        let mut log = self.logs.remove(id.slot as usize);
         self.by_key.remove(&log.key);
+        self.bypass_backlog_bytes -= log.bypass.abandon();
         if log.clean_count > 0
             && let Some(front) = log.tail.front()
         {
@@ -232,24 +309,34 @@ impl CoreStorage {
             core.unopened.insert(partition.key, Unopened { partition: partition.clone() });
         }
         core.recovered = shard.partitions;
-        Ok(CoreStorage::assemble(io, shard.data, journal, core, settings))
+        let space = SpaceGate::new(settings.space, shard.data.clone(), shard.space, shard.core);
+        // Before the first append: a disk that is full already must be known.
+        space.look(&io, 0).await;
+        let watch = FileSystemWatch::open(&io, &shard.data).await;
+        let file_system =
+            watch.map_err(|source| StorageError::Io { path: shard.data.clone(), source })?;
+        let records = shard.checkpoint;
+        let parts = Parts { data: shard.data, journal, core, space, file_system, records };
+        Ok(CoreStorage::assemble(io, parts, settings))
     }
 
     /// Storage without files: everything lives in memory and is gone with the process.
     #[must_use]
     pub fn start_ephemeral(io: Io, settings: StorageSettings) -> CoreStorage {
         let journal = Journal::start_ephemeral(io.clone(), settings.journal);
-        let core = Core::new(&io);
-        CoreStorage::assemble(io, PathBuf::new(), journal, core, settings)
+        let parts = Parts {
+            data: PathBuf::new(),
+            journal,
+            core: Core::new(&io),
+            space: SpaceGate::unlimited(),
+            file_system: FileSystemWatch::nothing(),
+            records: CheckpointPlace::default(),
+        };
+        CoreStorage::assemble(io, parts, settings)
     }
 
-    fn assemble(
-        io: Io,
-        data: PathBuf,
-        journal: Journal,
-        core: Core,
-        settings: StorageSettings,
-    ) -> CoreStorage {
+    fn assemble(io: Io, parts: Parts, settings: StorageSettings) -> CoreStorage {
+        let Parts { data, journal, core, space, file_system, records } = parts;
         let is_ephemeral = data.as_os_str().is_empty();
         let inner = Rc::new(Inner {
             io: io.clone(),
@@ -261,15 +348,29 @@ impl CoreStorage {
             work: Signal::default(),
             turn: Signal::default(),
             turn_taken: Cell::new(false),
+            life: Signal::default(),
+            damage: Arc::default(),
+            files: Arc::new(OpenFiles::new(settings.segment_files_max)),
+            flush: FlushControl::new(io.monotonic_now()),
+            recorder: Recorder::new(records),
+            snapshot_source: RefCell::new(None),
+            written: Signal::default(),
+            bypass_tasks: RefCell::default(),
+            this: OnceCell::new(),
+            file_system,
+            space,
             durable_listener: RefCell::new(None),
             poison_listener: RefCell::new(None),
             reports: RefCell::default(),
         });
+        inner.this.set(Rc::downgrade(&inner)).expect("set once");
         let observer: Weak<dyn JournalObserver> = Rc::downgrade(&inner) as Weak<dyn JournalObserver>;
         inner.journal.set_observer(observer);
         let recycler =
             (!is_ephemeral).then(|| io.spawn(Priority::Background, checkpoint::recycle(inner.clone())));
-        CoreStorage { shared: Rc::new(Shared { inner, _recycler: recycler }) }
+        let space_watch =
+            (!is_ephemeral).then(|| io.spawn(Priority::Background, space::watch(inner.clone())));
+        CoreStorage { shared: Rc::new(Shared { inner, _recycler: recycler, _space_watch: space_watch }) }
     }
 
     pub(super) fn inner(&self) -> &Rc<Inner> {
@@ -304,7 +405,9 @@ impl CoreStorage {
         assert!(!core.unopened.contains_key(&key), "{key} was recovered: it is opened, not created");
         assert!(core.deleting.iter().all(|deleting| deleting.key != key), "{key} is being deleted");
         let placeholder = LogId { slot: 0, version: 0 };
-        core.insert(Log::new(placeholder, key, partition_folder(&inner.data, key), settings))
+        let mut log = Log::new(placeholder, key, partition_folder(&inner.data, key), settings);
+        log.files = Arc::clone(&inner.files);
+        core.insert(log)
     }
 
     /// Renames the folder of a recovered partition that no metadata claims, so that its bytes stay and its name is free.
@@ -344,7 +447,7 @@ impl CoreStorage {
     /// # Panics
     /// When the batch does not begin at the log's end or is not what its header says.
     pub fn append(&self, id: LogId, batch: StampedBatch) -> Result<u64, StorageError> {
-        let inner = &**self.inner();
+        let inner = self.inner();
         let mut guard = inner.core.borrow_mut();
         let core = &mut *guard;
         let StampedBatch { header, bytes, buffer_bytes } = batch;
@@ -355,23 +458,32 @@ impl CoreStorage {
         assert_eq!(header.base_offset, log.log_end, "a batch begins where the log ends");
         let length = u32::try_from(bytes.len()).expect("a batch's length field is 31 bits");
         let (base, end) = (header.base_offset, header.next_offset());
+        let now_ms = inner.io.wall_now_ms();
+        log.roll_if_due(header.max_timestamp, now_ms);
         let place = log.place(length, end);
         let sequence = log.take_sequence();
         let body =
             EntryBody::Data { segment_base: place.segment_base, position: place.position, batches: &bytes };
-        let entry = Entry { key: log.key, sequence, carried: false, body };
-        inner.journal.push(&entry, Note { token: id.token(), sequence, kind: NoteKind::Data { end } });
+        let waiting_bytes = inner.enter_batch(log, sequence, body, end);
+        core.bypass_backlog_bytes += waiting_bytes;
         let (bytes, owner) = core.tail.keep(bytes, buffer_bytes as usize);
         core.tail.add_dirty(bytes.len());
+        core.counters.appended_bytes += bytes.len() as u64;
+        inner.space.note_append(bytes.len(), core.tail.dirty_bytes());
         let stamp = core.tail.take_stamp();
         let (segment_base, position) = (place.segment_base, place.position);
         log.push(&header, TailBatch { base, end, segment_base, position, sequence, stamp, bytes, owner });
+        log.note_written(now_ms, || inner.io.random_u64());
         log.validate();
         if core.tail.allocated_bytes() > inner.settings.tail_bytes_max {
             core.evict(inner.settings.tail_bytes_max);
         }
         if inner.wants_checkpoint(core) {
             inner.work.notify();
+        }
+        drop(guard);
+        if waiting_bytes > 0 {
+            inner.pump(id);
         }
         Ok(sequence)
     }
@@ -399,34 +511,11 @@ impl CoreStorage {
                 continue;
             };
             let sequence = log.take_sequence();
-            let body = EntryBody::HardState { state: &state };
-            let note = Note { token: id.token(), sequence, kind: NoteKind::HardState };
-            inner.journal.push(&Entry { key: log.key, sequence, carried: false, body }, note);
+            inner.enter(log, sequence, EntryBody::HardState { state: &state }, NoteKind::HardState);
             log.hard_state = Some((sequence, state));
             sequences.push(sequence);
         }
         sequences
-    }
-
-    /// Moves the log's start up to `offset`; the listener hears when that is durable.
-    ///
-    /// # Errors
-    /// [`StorageError::UnknownLog`].
-    ///
-    /// # Panics
-    /// When `offset` is beyond the log's end. An offset below the start is the caller's to refuse; it changes nothing here.
-    pub fn advance_log_start(&self, id: LogId, offset: Offset) -> Result<u64, StorageError> {
-        let inner = self.inner();
-        let mut core = inner.core.borrow_mut();
-        let log = core.log_mut(id).ok_or(StorageError::UnknownLog)?;
-        log.log_start = log.log_start.max(offset);
-        log.validate();
-        let sequence = log.take_sequence();
-        let body = EntryBody::LogStart { offset: log.log_start };
-        let note = Note { token: id.token(), sequence, kind: NoteKind::LogStart };
-        inner.journal.push(&Entry { key: log.key, sequence, carried: false, body }, note);
-        log.log_start_sequence = Some(sequence);
-        Ok(sequence)
     }
 
     /// Forgets the log at once; its folder goes once the journal holds the deletion durably. Pieces that readers hold stay
@@ -435,12 +524,15 @@ impl CoreStorage {
         let inner = self.inner();
         let mut core = inner.core.borrow_mut();
         let Some(mut log) = core.remove(id) else { return };
+        let key = log.key;
         let sequence = log.take_sequence();
         let note = Note { token: id.token(), sequence, kind: NoteKind::Delete };
         inner.journal.push(&Entry { key: log.key, sequence, carried: false, body: EntryBody::Delete }, note);
         if !inner.is_ephemeral {
             core.deleting.push(Deleting::new(log, sequence));
         }
+        inner.damage.forget(key, Offset(i64::MAX));
+        inner.life.notify();
     }
 
     /// Looks at an open log.
@@ -467,9 +559,10 @@ impl CoreStorage {
         bytes_max: u32,
         at_least_one: bool,
     ) -> Result<ReadPlan, ReadError> {
+        self.inner().keep_descriptors();
         let core = self.inner().core.borrow();
         let log = core.log(id).ok_or(ReadError::UnknownLog)?;
-        log.plan_read(ReadRange { from, limit, bytes_max, at_least_one })
+        log.plan_read(ReadRange { from, limit, bytes_max, at_least_one }, &self.inner().damage)
     }
 
     /// Plans the search for the first record below `limit` that is not older than `target_ms`.
@@ -478,7 +571,8 @@ impl CoreStorage {
     /// [`ReadError::UnknownLog`].
     pub fn plan_time_lookup(&self, id: LogId, target_ms: i64, limit: Offset) -> Result<TimePlan, ReadError> {
         let core = self.inner().core.borrow();
-        Ok(core.log(id).ok_or(ReadError::UnknownLog)?.plan_time_lookup(target_ms, limit))
+        let log = core.log(id).ok_or(ReadError::UnknownLog)?;
+        Ok(log.plan_time_lookup(target_ms, limit).report_to(&self.inner().damage, log))
     }
 
     /// Plans the search for the first record below `limit` with the largest timestamp.
@@ -487,7 +581,8 @@ impl CoreStorage {
     /// [`ReadError::UnknownLog`].
     pub fn plan_newest(&self, id: LogId, limit: Offset) -> Result<TimePlan, ReadError> {
         let core = self.inner().core.borrow();
-        Ok(core.log(id).ok_or(ReadError::UnknownLog)?.plan_newest(limit))
+        let log = core.log(id).ok_or(ReadError::UnknownLog)?;
+        Ok(log.plan_newest(limit).report_to(&self.inner().damage, log))
     }
 
     /// Whether appends must wait: for the journal, or for a checkpoint to free memory.
@@ -504,8 +599,9 @@ impl CoreStorage {
             if !inner.is_full() || inner.journal.is_poisoned() {
                 return;
             }
+            inner.space.turn().await;
             // Memory is short, not the journal: the end of a checkpoint frees it.
-            inner.turn.until(|| (!inner.is_full() || inner.journal.is_poisoned()).then_some(())).await;
+            inner.turn.until(|| (!inner.is_out_of_memory() || inner.journal.is_poisoned()).then_some(())).await;
         }
     }
 
@@ -541,13 +637,13 @@ impl CoreStorage {
         let inner = self.inner();
         let core = inner.core.borrow();
         let journal = inner.journal.stats();
-        let mut stats = StorageStats { files_open: journal.files, journal, ..StorageStats::default() };
+        let mut stats = StorageStats { files_open: journal.files + inner.files.open(), journal, ..StorageStats::default() };
         for log in core.logs() {
             stats.logs += 1;
             stats.segments += log.segments.len() as u64;
             for segment in &log.segments {
-                stats.files_open += u64::from(segment.handle.is_open());
                 stats.index_bytes += segment.index.allocated_bytes() as u64;
+                stats.index_bytes += segment.sums.allocated_bytes() as u64;
             }
         }
         stats.tail_bytes = core.tail.allocated_bytes() as u64;
@@ -556,8 +652,29 @@ impl CoreStorage {
         stats.checkpoints = core.counters.checkpoints;
         stats.checkpoint_bytes = core.counters.checkpoint_bytes;
         stats.carried_entries = core.counters.carried_entries;
+        stats.carried_bytes = core.counters.carried_bytes;
+        stats.scanned_bytes = core.counters.scanned_bytes;
+        stats.sidecars_rebuilt = core.counters.sidecars_rebuilt;
+        stats.record_bytes = inner.recorder.written_bytes();
+        stats.records_skipped = inner.recorder.skipped();
+        stats.unsynced_bytes = inner.flush.unsynced_bytes();
+        let oldest = core.logs().filter_map(Log::first_dirty).map(|batch| batch.stamp).min();
+        stats.checkpoint_lag = inner.flush.age(oldest, inner.io.monotonic_now());
         stats.segments_rewritten = core.counters.segments_rewritten;
         stats.logs_poisoned = core.counters.logs_poisoned;
+        stats.appended_bytes = core.counters.appended_bytes;
+        stats.bypass_bytes = core.counters.bypass_bytes;
+        stats.space = inner.space.figures();
+        stats.segments_removed = core.counters.segments_removed;
+        stats.bytes_removed = core.counters.bytes_removed;
+        stats.segments_in_future = core.counters.segments_in_future;
+        stats.damaged_places = inner.damage.count();
+        stats.scrubbed_bytes = core.counters.scrubbed_bytes;
+        stats.scrub_errors = core.counters.scrub_errors;
+        stats.scrub_passes = core.counters.scrub_passes;
+        let now = inner.io.monotonic_now();
+        stats.scrub_age = core.counters.scrub_ended.map(|ended| now.saturating_since(ended));
+        stats.read_errors = inner.damage.read_errors();
         stats
     }
 }
@@ -580,11 +697,20 @@ impl Inner {
         if backlog_bytes >= JOURNAL_BACKLOG_BYTES_REFUSED {
             return Err(StorageError::Backlogged { backlog_bytes });
         }
+        if !log.uses_reserve {
+            self.space.admit(bytes)?;
+        }
         Ok(())
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.journal.is_full() || self.core.borrow().tail.dirty_bytes() >= self.settings.tail_bytes_max
+        self.journal.is_full() || self.is_out_of_memory() || self.space.must_wait()
+    }
+
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        let core = self.core.borrow();
+        core.tail.dirty_bytes() >= self.settings.tail_bytes_max
+            || core.bypass_backlog_bytes >= JOURNAL_BACKLOG_BYTES_MAX
     }
 
     /// Whether so much is unflushed that a checkpoint is due although the journal has room.
@@ -624,62 +750,27 @@ impl Inner {
             }
             tracing::error!(topic_id = %log.key.topic, partition = log.key.partition.0, %reason, "log takes no more writes");
             log.poison = Some(reason);
+            let abandoned_bytes = log.bypass.abandon();
+            core.bypass_backlog_bytes -= abandoned_bytes;
             core.counters.logs_poisoned += 1;
         }
         self.tell_poison(Some(id));
     }
 
-    fn tell_poison(&self, log: Option<LogId>) {
-        let listener = self.poison_listener.borrow().clone();
-        if let Some(listener) = listener {
-            listener(log);
-        }
-    }
-}
-
-impl JournalObserver for Inner {
-    fn frame_durable(&self, serial: FileSerial, notes: &[Note]) {
-        let mut reports = self.reports.take();
-        {
-            let mut core = self.core.borrow_mut();
-            for note in notes {
-                let id = LogId::from_token(note.token);
-                let Some(log) = core.log_mut(id) else {
-                    if note.kind == NoteKind::Delete && core.note_delete_durable(id) {
-                        self.work.notify();
-                    }
-                    continue;
-                };
-                if !self.is_ephemeral {
-                    log.note_presence(serial);
-                }
-                let end_offset = match note.kind {
-                    NoteKind::Data { end } => {
-                        log.note_durable(end);
-                        Some(end)
-                    }
-                    NoteKind::HardState | NoteKind::LogStart => None,
-                    NoteKind::Delete | NoteKind::SyncedTo | NoteKind::Carried => continue,
-                };
-                reports.push(Durable { log: id, sequence: note.sequence, end_offset });
-            }
-        }
+    /// Tells the listener what became durable.
+    pub(super) fn report(&self, reports: &[Durable]) {
         let listener = self.durable_listener.borrow().clone();
         if let Some(listener) = listener
             && !reports.is_empty()
         {
-            listener(&reports);
+            listener(reports);
         }
-        reports.clear();
-        self.reports.replace(reports);
     }
 
-    fn file_filled(&self) {
-        self.work.notify();
-    }
-
-    fn poisoned(&self, _reason: &PoisonReason) {
-        self.tell_poison(None);
-        self.turn.notify();
+    pub(super) fn tell_poison(&self, log: Option<LogId>) {
+        let listener = self.poison_listener.borrow().clone();
+        if let Some(listener) = listener {
+            listener(log);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! itself, what lies before and behind it is served, and no other partition is touched.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,10 +39,9 @@ impl DamageList {
         if places.len() >= DAMAGED_PLACES_MAX {
             return;
         }
-        let place = (key, base, damage.position);
-        if !places.contains_key(&place) {
+        if let Entry::Vacant(vacant) = places.entry((key, base, damage.position)) {
             tracing::error!(topic_id = %key.topic, partition = key.partition.0, %damage, "what lies before and behind it is served");
-            places.insert(place, damage);
+            vacant.insert(damage);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The data directory's identity: lock, `FORMAT`, `meta.properties`. Refuses what is not ours before it changes anything.
 //!
-//! Layout: `lock`, `FORMAT`, `meta.properties`, `data/` (segments), `journal/` (or elsewhere, by configuration).
+//! Layout: `lock`, `FORMAT`, `meta.properties`, `data/` (segments), `checkpoints/`, `journal/` (or elsewhere, by
+//! configuration).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,6 +20,7 @@ const FORMAT_NAME: &str = "FORMAT";
 const META_NAME: &str = "meta.properties";
 const DATA_NAME: &str = "data";
 const JOURNAL_NAME: &str = "journal";
+const CHECKPOINTS_NAME: &str = "checkpoints";
 const FORMAT_FIRST_LINE: &str = "ringlog data directory";
 /// `mkfs` puts it at the root of a file system; it is nobody's data.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -127,6 +129,12 @@ impl DataDirectory {
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.path.join(DATA_NAME)
+    }
+
+    /// Folder of the cores' checkpoint files; made when there is one.
+    #[must_use]
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS_NAME)
     }
 
     /// Folder of the journal.

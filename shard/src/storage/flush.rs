@@ -9,10 +9,14 @@ use ringlog_io::{File, OpenOptions};
 use ringlog_protocol::ids::Offset;
 
 use super::core_storage::Inner;
-use super::log::LogId;
+use super::log::{Log, LogId, TailBatch};
+use super::pace::{Pacer, Schedule};
 use super::segment::SegmentHandle;
 use crate::journal::PoisonReason;
-use crate::limits::CHECKPOINT_WRITE_BYTES_MAX;
+use crate::limits::{
+    CHECKPOINT_PIECE_BYTES, CHECKPOINT_RUN_BYTES_MAX, CHECKPOINT_WRITE_BYTES_MAX, SEGMENT_ALLOCATE_BYTES_MAX,
+    SEGMENT_ALLOCATE_BYTES_MIN,
+};
 
 /// What became of a log's flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,74 +27,153 @@ pub(super) enum Flushed {
     Kept,
 }
 
+/// How a write of unflushed batches to segments ended.
+pub(super) enum Written {
+    /// All of it; the runs are to be marked clean once the journal holds them too.
+    Synced(Vec<Run>),
+    NoSpace,
+    /// The log is poisoned.
+    Failed,
+}
+
 /// Consecutive unflushed batches of one segment.
-struct Run {
+#[derive(Debug)]
+pub(super) struct Run {
+    id: LogId,
     handle: Arc<SegmentHandle>,
     segment_base: Offset,
     position: u32,
     bytes: u32,
+    /// Of the segment.
+    allocated_bytes: u32,
+    segment_bytes_max: u32,
     pieces: Vec<Bytes>,
     last_sequence: u64,
     folder: PathBuf,
     folder_is_durable: bool,
 }
 
-/// Flushes what the journal holds of this log. A log that goes meanwhile is left alone.
-pub(super) async fn flush_log(inner: &Inner, id: LogId) -> Flushed {
+/// Flushes what the journal holds of this log now; what becomes durable meanwhile is for the next time. A log that goes
+/// meanwhile is left alone.
+pub(super) async fn flush_log(inner: &Inner, id: LogId, pacer: &Pacer) -> Flushed {
     let mut bytes = 0;
-    while let Some(run) = next_run(inner, id) {
-        if let Err(error) = write_run(inner, &run).await {
-            let path = run.handle.path().display();
-            if error.kind() == io::ErrorKind::StorageFull {
-                // The bytes are safe in the journal and written again from memory: a failed sync proves nothing later.
-                tracing::warn!(%path, %error, "no space for a segment; tried again at the next checkpoint");
-                return Flushed::Kept;
-            }
-            tracing::warn!(%path, %error, "a segment cannot be made durable; writing it to a new file");
-            if let Err(error) = rewrite(inner, id, &run).await {
-                let path = run.handle.path().to_owned();
-                inner.poison_log(id, PoisonReason::SegmentWrite { path, error: error.to_string() });
-                return Flushed::Kept;
-            }
+    let _lock = inner.lock_segments(id).await;
+    let through = inner.core.borrow().log(id).and_then(|log| log.due().last().map(|batch| batch.sequence));
+    while let Some(run) = through.and_then(|through| next_run(inner, id, through)) {
+        // Held until the sync, or until the run failed: then nobody syncs it any more.
+        let _unsynced = inner.flush.reserve(u64::from(run.bytes)).await;
+        if !matches!(save(inner, &run, pacer).await, Saved::Yes) {
+            return Flushed::Kept;
         }
         bytes += u64::from(run.bytes);
         mark_clean(inner, id, &run);
+        trim(inner, &run).await;
     }
     let is_poisoned =
         inner.core.borrow().log(id).is_some_and(|log| log.poison.is_some() && log.first_dirty().is_some());
     if is_poisoned { Flushed::Kept } else { Flushed::Clean { bytes } }
 }
 
-fn next_run(inner: &Inner, id: LogId) -> Option<Run> {
-    let core = inner.core.borrow();
-    let log = core.log(id)?;
-    if log.poison.is_some() {
-        return None;
-    }
-    let first = log.first_dirty().filter(|batch| batch.end <= log.durable_end)?;
-    let segment = log.segments.get(log.segment_index(first.segment_base)?)?;
-    let mut run = Run {
-        handle: Arc::clone(&segment.handle),
-        segment_base: first.segment_base,
-        position: first.position,
-        bytes: 0,
-        pieces: Vec::new(),
-        last_sequence: first.sequence,
-        folder: log.folder.clone(),
-        folder_is_durable: log.folder_is_durable,
-    };
-    for batch in log.tail.range(log.clean_count..) {
-        if batch.segment_base != run.segment_base || batch.end > log.durable_end {
-            break;
+/// Writes and syncs all unflushed batches up to `through`, also those that the journal does not hold. The caller has the
+/// log's segments locked.
+pub(super) async fn write_ahead(inner: &Inner, id: LogId, through: u64) -> Written {
+    let pacer = Pacer::new(Schedule::at_once(inner.io.monotonic_now()));
+    let mut runs = Vec::new();
+    let mut written = 0;
+    loop {
+        let run = {
+            let core = inner.core.borrow();
+            core.log(id).and_then(|log| {
+                let batches = log.tail.range(log.clean_count..).skip_while(|batch| batch.sequence <= written);
+                Run::of(log, batches.take_while(|batch| batch.sequence <= through))
+            })
+        };
+        let Some(mut run) = run else { return Written::Synced(runs) };
+        match save(inner, &run, &pacer).await {
+            Saved::Yes => {}
+            Saved::NoSpace => return Written::NoSpace,
+            Saved::No => return Written::Failed,
         }
-        run.bytes += u32::try_from(batch.bytes.len()).expect("a batch's length field is 31 bits");
-        run.pieces.push(batch.bytes.clone());
-        run.last_sequence = batch.sequence;
+        written = run.last_sequence;
+        run.pieces = Vec::new();
+        runs.push(run);
     }
-    Some(run)
 }
 
-async fn write_run(inner: &Inner, run: &Run) -> io::Result<()> {
+/// Whether a run is synced in its segment.
+enum Saved {
+    Yes,
+    NoSpace,
+    /// The log is poisoned.
+    No,
+}
+
+/// Writes and syncs a run; where that fails, to a new file.
+async fn save(inner: &Inner, run: &Run, pacer: &Pacer) -> Saved {
+    if let Err(error) = write_run(inner, run, pacer).await {
+        inner.file_system.note_failure();
+        let path = run.handle.path().display();
+        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            // The bytes are in memory and written again from there: a failed sync proves nothing later.
+            if !inner.space.is_write_refused() {
+                tracing::warn!(%path, %error, "no space for a segment; tried again until there is");
+            }
+            inner.space.note_write_refused();
+            return Saved::NoSpace;
+        }
+        tracing::warn!(%path, %error, "a segment cannot be made durable; writing it to a new file");
+        if let Err(error) = rewrite(inner, run.id, run).await {
+            let path = run.handle.path().to_owned();
+            inner.poison_log(run.id, PoisonReason::SegmentWrite { path, error: error.to_string() });
+            return Saved::No;
+        }
+    }
+    inner.space.note_written();
+    Saved::Yes
+}
+
+/// The first unflushed batches up to `through` that go into one segment, as far as the bound for one sync goes.
+fn next_run(inner: &Inner, id: LogId, through: u64) -> Option<Run> {
+    let core = inner.core.borrow();
+    let log = core.log(id)?;
+    Run::of(log, log.due().take_while(|batch| batch.sequence <= through))
+}
+
+impl Run {
+    /// The first of these batches that go into one segment, as far as the bound for one sync goes.
+    fn of<'a>(log: &Log, batches: impl Iterator<Item = &'a TailBatch>) -> Option<Run> {
+        let mut batches = batches.peekable();
+        let first = batches.peek().filter(|_| log.poison.is_none())?;
+        let segment = log.segments.get(log.segment_index(first.segment_base)?)?;
+        let mut run = Run {
+            id: log.id,
+            handle: Arc::clone(&segment.handle),
+            segment_base: first.segment_base,
+            position: first.position,
+            bytes: 0,
+            allocated_bytes: segment.allocated_bytes,
+            segment_bytes_max: log.settings.segment_bytes,
+            pieces: Vec::new(),
+            last_sequence: first.sequence,
+            folder: log.folder.clone(),
+            folder_is_durable: log.folder_is_durable,
+        };
+        for batch in batches {
+            let bytes = u32::try_from(batch.bytes.len()).expect("a batch's length field is 31 bits");
+            let is_enough =
+                run.bytes > 0 && run.bytes as usize + batch.bytes.len() > CHECKPOINT_RUN_BYTES_MAX;
+            if batch.segment_base != run.segment_base || is_enough {
+                break;
+            }
+            run.bytes += bytes;
+            run.pieces.push(batch.bytes.clone());
+            run.last_sequence = batch.sequence;
+        }
+        Some(run)
+    }
+}
+
+async fn write_run(inner: &Inner, run: &Run, pacer: &Pacer) -> io::Result<()> {
     if !run.folder_is_durable {
         inner.io.create_directories(&run.folder).await?;
         if let Some(topic) = run.folder.parent() {
@@ -99,31 +182,122 @@ async fn write_run(inner: &Inner, run: &Run) -> io::Result<()> {
         }
     }
     let file = run.handle.create(&inner.io).await?;
-    write_pieces(inner, &file, run).await?;
-    if run.position == 0 {
-        inner.io.sync_all(&file).await?;
-        return inner.io.sync_directory(&run.folder).await;
+    allocate(inner, &file, run).await;
+    run.handle.note_unsynced();
+    let writer = if cfg!(feature = "planted-close-dirty-descriptor") {
+        // Closed before the sync below: an error of its writes is told to nobody.
+        inner.io.open(run.handle.path(), OpenOptions::READ_WRITE_CREATE).await?
+    } else {
+        file.clone()
+    };
+    write_pieces(inner, &writer, run, Some(pacer)).await?;
+    drop(writer);
+    sync(inner, &file, run).await?;
+    if run.position == 0 && !cfg!(feature = "planted-skip-directory-sync") {
+        inner.io.sync_directory(&run.folder).await?;
     }
-    inner.io.sync_data(&file).await
+    run.handle.note_synced();
+    Ok(())
 }
 
-async fn write_pieces(inner: &Inner, file: &File, run: &Run) -> io::Result<()> {
+/// Makes the run durable in its file. A sync that failed is not tried again: the kernel would answer that all is well.
+async fn sync(inner: &Inner, file: &File, run: &Run) -> io::Result<()> {
+    let result =
+        if run.position == 0 { inner.io.sync_all(file).await } else { inner.io.sync_data(file).await };
+    if result.is_err() && cfg!(feature = "planted-believe-second-fsync") {
+        inner.file_system.note_failure();
+        return inner.io.sync_all(file).await;
+    }
+    result
+}
+
+/// Reserves disk space ahead of the segment's end, in steps as long as the segment is: fewer extents, and syncs that change
+/// less metadata. A wish only: without it writes find their space one by one.
+async fn allocate(inner: &Inner, file: &File, run: &Run) {
+    let end = run.position + run.bytes;
+    if end <= run.allocated_bytes
+        || end < SEGMENT_ALLOCATE_BYTES_MIN
+        || !inner.flush.can_allocate()
+        || inner.space.is_short()
+    {
+        return;
+    }
+    let step = end.clamp(SEGMENT_ALLOCATE_BYTES_MIN, SEGMENT_ALLOCATE_BYTES_MAX);
+    let to = end.saturating_add(step).min(run.segment_bytes_max).max(end);
+    let (position, length) = (u64::from(run.position), u64::from(to - run.position));
+    match inner.io.allocate(file, position, length, true).await {
+        Ok(()) => {
+            if let Some(log) = inner.core.borrow_mut().log_mut(run.id)
+                && let Some(index) = log.segment_index(run.segment_base)
+            {
+                log.segments[index].allocated_bytes = to;
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => inner.flush.note_cannot_allocate(),
+        Err(error) => {
+            tracing::debug!(path = %run.handle.path().display(), %error, "no space was reserved ahead");
+        }
+    }
+}
+
+/// Gives space back that was reserved behind the end of a segment that takes no more.
+async fn trim(inner: &Inner, run: &Run) {
+    let length = {
+        let mut core = inner.core.borrow_mut();
+        let Some(log) = core.log_mut(run.id) else { return };
+        let Some(index) = log.segment_index(run.segment_base) else { return };
+        let is_last = index + 1 == log.segments.len();
+        let segment = &mut log.segments[index];
+        if is_last || segment.synced_bytes < segment.bytes || segment.allocated_bytes <= segment.bytes {
+            return;
+        }
+        segment.allocated_bytes = segment.bytes;
+        segment.bytes
+    };
+    let Ok(file) = run.handle.open(&inner.io).await else { return };
+    if let Err(error) = inner.io.truncate(&file, u64::from(length)).await {
+        tracing::debug!(path = %run.handle.path().display(), %error, "reserved space was not given back");
+    }
+}
+
+/// Writes the run in pieces, each at its time, and sees each on its way to the device, so that the sync at the end finds
+/// little to do.
+async fn write_pieces(inner: &Inner, file: &File, run: &Run, pacer: Option<&Pacer>) -> io::Result<()> {
     let mut position = u64::from(run.position);
     let mut group = Vec::new();
     let mut group_bytes = 0;
     for (index, piece) in run.pieces.iter().enumerate() {
         group_bytes += piece.len();
         group.push(piece.clone());
-        if group_bytes >= CHECKPOINT_WRITE_BYTES_MAX || index + 1 == run.pieces.len() {
-            inner.io.write_at(file, position, std::mem::take(&mut group)).await?;
-            position += group_bytes as u64;
-            group_bytes = 0;
+        let is_last = index + 1 == run.pieces.len();
+        if group_bytes < CHECKPOINT_PIECE_BYTES && !is_last {
+            continue;
         }
+        if let Some(pacer) = pacer {
+            pacer.turn(inner, group_bytes as u64).await;
+        }
+        inner.io.write_at(file, position, std::mem::take(&mut group)).await?;
+        if !is_last {
+            // Its error is the write's error: it is told once, so the sync would not tell it again.
+            inner.io.start_write_out(file, position, group_bytes as u64).await?;
+        }
+        position += group_bytes as u64;
+        group_bytes = 0;
     }
     Ok(())
 }
 
-/// Writes the whole segment anew: what was synced from the old file, the rest from memory, then takes the old name.
+/// Batches of the run's segment behind the run.
+fn behind(inner: &Inner, run: &Run) -> Vec<Bytes> {
+    let core = inner.core.borrow();
+    let Some(log) = core.log(run.id) else { return Vec::new() };
+    let dirty = log.tail.range(log.clean_count..).skip_while(|batch| batch.sequence <= run.last_sequence);
+    let batches = dirty.take_while(|batch| batch.segment_base == run.segment_base);
+    batches.map(|batch| batch.bytes.clone()).collect()
+}
+
+/// Writes the whole segment anew: what was synced from the old file, the rest from memory, then takes the old name. What
+/// lies behind the run too: a reference on its way may vouch for it, and it may be synced in the old file already.
 async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
     let mut path = run.handle.path().to_owned().into_os_string();
     path.push(".rewrite");
@@ -144,7 +318,11 @@ async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
             position += read;
         }
     }
-    write_pieces(inner, &file, run).await?;
+    write_pieces(inner, &file, run, None).await?;
+    let behind = behind(inner, run);
+    if !behind.is_empty() {
+        inner.io.write_at(&file, u64::from(run.position + run.bytes), behind).await?;
+    }
     inner.io.sync_all(&file).await?;
     inner.io.rename(&path, run.handle.path()).await?;
     inner.io.sync_directory(&run.folder).await?;
@@ -158,27 +336,24 @@ async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
     Ok(())
 }
 
-fn mark_clean(inner: &Inner, id: LogId, run: &Run) {
+pub(super) fn mark_clean(inner: &Inner, id: LogId, run: &Run) {
     let mut guard = inner.core.borrow_mut();
     let core = &mut *guard;
     core.counters.checkpoint_bytes += u64::from(run.bytes);
     let Some(log) = core.log_mut(id) else { return };
     let had_clean = log.clean_count > 0;
     let mut cleaned_bytes = 0;
-    while let Some(batch) = log.first_dirty().filter(|batch| batch.sequence <= run.last_sequence) {
-        cleaned_bytes += batch.bytes.len();
-        log.clean_count += 1;
+    while log.first_dirty().is_some_and(|batch| batch.sequence <= run.last_sequence) {
+        cleaned_bytes += log.clean_first();
     }
     log.folder_is_durable = true;
-    if let Some(index) = log.segment_index(run.segment_base) {
-        let segment = &mut log.segments[index];
-        segment.synced_bytes = run.position + run.bytes;
-        segment.handle.note_flushed(segment.synced_bytes);
-        assert!(segment.synced_bytes <= segment.bytes, "a segment is synced up to its length at most");
-    }
     log.validate();
     let oldest = log.tail.front().filter(|_| !had_clean && log.clean_count > 0).map(|batch| batch.stamp);
     core.tail.remove_dirty(cleaned_bytes);
+    core.unrecorded_bytes += cleaned_bytes as u64;
+    if inner.wants_records(core) {
+        inner.work.notify();
+    }
     if let Some(stamp) = oldest {
         core.tail.set_evictable(stamp, id);
     }

@@ -35,6 +35,12 @@ pub fn segment_name(base: Offset) -> String {
     format!("{:020}{SEGMENT_SUFFIX}", base.0)
 }
 
+/// The sidecar of a segment: the same name with `.sum`.
+#[must_use]
+pub fn sidecar_path(segment: &Path) -> PathBuf {
+    segment.with_extension("sum")
+}
+
 /// The base offset that a segment's name states, if it is one.
 #[must_use]
 pub fn parse_segment_name(name: &str) -> Option<Offset> {

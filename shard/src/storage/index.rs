@@ -5,6 +5,7 @@
 
 use ringlog_protocol::ids::Offset;
 
+use crate::journal::format::Cursor;
 use crate::limits::INDEX_ENTRIES_MAX;
 
 /// The start of a batch.
@@ -25,7 +26,7 @@ struct IndexEntry {
 }
 
 /// Invariant: offsets, positions and timestamps do not decrease from entry to entry; positions increase.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SparseIndex {
     base: Offset,
     entries: Vec<IndexEntry>,
@@ -111,6 +112,59 @@ impl SparseIndex {
             .map_or(i64::MIN, |entry| entry.max_timestamp_before)
     }
 
+    /// The same index with at most `entries_max` entries, which are as far apart as they then must be.
+    pub(crate) fn thinned(&self, entries_max: usize) -> SparseIndex {
+        let every = self.entries.len().div_ceil(entries_max.max(1)).max(1);
+        let entries = self.entries.iter().skip(every - 1).step_by(every).copied().collect();
+        SparseIndex { entries, ..*self }
+    }
+
+    /// Interval in bytes u32, largest timestamp i64, entries u32, each offset delta u32, position u32, largest timestamp
+    /// before it i64. Little-endian, stable.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.interval_bytes.to_le_bytes());
+        out.extend_from_slice(&self.max_timestamp.to_le_bytes());
+        let count = u32::try_from(self.entries.len()).expect("bounded by INDEX_ENTRIES_MAX");
+        out.extend_from_slice(&count.to_le_bytes());
+        for entry in &self.entries {
+            out.extend_from_slice(&entry.offset_delta.to_le_bytes());
+            out.extend_from_slice(&entry.position.to_le_bytes());
+            out.extend_from_slice(&entry.max_timestamp_before.to_le_bytes());
+        }
+    }
+
+    /// Reads what [`SparseIndex::encode`] wrote; none unless the invariants hold.
+    pub(crate) fn decode(base: Offset, cursor: &mut Cursor<'_>) -> Option<SparseIndex> {
+        let (interval_bytes, max_timestamp, count) = (cursor.u32()?, cursor.i64()?, cursor.u32()?);
+        if interval_bytes == 0 || count as usize > INDEX_ENTRIES_MAX {
+            return None;
+        }
+        let mut entries: Vec<IndexEntry> = Vec::new();
+        for _ in 0..count {
+            let entry = IndexEntry {
+                offset_delta: cursor.u32()?,
+                position: cursor.u32()?,
+                max_timestamp_before: cursor.i64()?,
+            };
+            let follows = entries.last().is_none_or(|last| {
+                last.offset_delta <= entry.offset_delta
+                    && last.position < entry.position
+                    && last.max_timestamp_before <= entry.max_timestamp_before
+            });
+            let is_in_range = base.0.checked_add(i64::from(entry.offset_delta)).is_some();
+            if !follows || !is_in_range || entry.max_timestamp_before > max_timestamp {
+                return None;
+            }
+            entries.push(entry);
+        }
+        Some(SparseIndex { base, entries, interval_bytes, max_timestamp })
+    }
+
+    /// Position of the last entry.
+    pub(crate) fn last_position(&self) -> u32 {
+        self.entries.last().map_or(0, |entry| entry.position)
+    }
+
     /// Memory of the entries in bytes.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<IndexEntry>()
@@ -165,6 +219,14 @@ mod tests {
             prop_assert!(wanted.position - point.position < interval + 3000);
             let both = index.at_or_before_both(Offset(wanted.offset), wanted.position / 2);
             prop_assert!(both.position <= wanted.position / 2 && both.offset.0 <= wanted.offset);
+            let mut encoded = Vec::new();
+            index.encode(&mut encoded);
+            for end in 0..encoded.len() {
+                prop_assert_eq!(SparseIndex::decode(Offset(100), &mut Cursor::new(&encoded[..end])), None);
+            }
+            prop_assert_eq!(SparseIndex::decode(Offset(100), &mut Cursor::new(&encoded)), Some(index.clone()));
+            let thinned = index.thinned(7);
+            prop_assert!(thinned.entries.len() <= 7 && thinned.entries.iter().all(|entry| index.entries.contains(entry)));
             let from = index.before_time(sought);
             prop_assert!(batches.iter().filter(|batch| batch.position < from.position).all(|batch| batch.timestamp < sought));
         }

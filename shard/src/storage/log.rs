@@ -3,11 +3,16 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 
+use super::descriptors::OpenFiles;
+use super::log_start::LogStarts;
+use super::bypass::Bypass;
+use super::record::RecordState;
 use super::segment::Segment;
 use super::settings::LogSettings;
 use super::tail::TailOwner;
@@ -113,10 +118,19 @@ pub struct Log {
     pub(crate) hard_state: Option<(u64, Bytes)>,
     /// Sequence of the newest log start entry.
     pub(crate) log_start_sequence: Option<u64>,
+    pub(crate) starts: LogStarts,
+    /// Of its core.
+    pub(crate) files: Arc<OpenFiles>,
     /// Journal files that hold entries of this log, oldest first.
     pub(crate) presence: VecDeque<FileSerial>,
+    /// Entries up to this sequence were copied into a newer journal file already: next time they are flushed.
+    pub(crate) carried_through: u64,
+    pub(crate) record: RecordState,
     pub(crate) poison: Option<PoisonReason>,
     pub(crate) damage: Option<Damage>,
+    pub(crate) bypass: Bypass,
+    /// Its appends are taken below the reserve of disk space too.
+    pub(crate) uses_reserve: bool,
 }
 
 impl Log {
@@ -137,9 +151,15 @@ impl Log {
             next_sequence: 1,
             hard_state: None,
             log_start_sequence: None,
+            starts: LogStarts::default(),
+            files: Arc::default(),
             presence: VecDeque::new(),
+            carried_through: 0,
+            record: RecordState::default(),
             poison: None,
             damage: None,
+            bypass: Bypass::default(),
+            uses_reserve: false,
         }
     }
 
@@ -269,6 +289,11 @@ impl Log {
         self.tail.range(self.clean_count..).map(|batch| batch.bytes.len()).sum()
     }
 
+    /// Unflushed batches that the journal holds durably: those that a flush may write.
+    pub(crate) fn due(&self) -> impl Iterator<Item = &TailBatch> {
+        self.tail.range(self.clean_count..).take_while(|batch| batch.end <= self.durable_end)
+    }
+
     pub(crate) fn first_dirty(&self) -> Option<&TailBatch> {
         self.tail.get(self.clean_count)
     }
@@ -280,7 +305,7 @@ impl Log {
             let length = segment.bytes.checked_add(bytes)?;
             let offsets = end.0.checked_sub(segment.base.0)?;
             let fits = segment.bytes == 0 || length <= self.settings.segment_bytes;
-            (fits && offsets <= i64::from(i32::MAX)).then_some(segment)
+            (fits && !segment.times.is_closed && offsets <= i64::from(i32::MAX)).then_some(segment)
         });
         match in_last {
             Some(segment) => Placement { segment_base: segment.base, position: segment.bytes },
@@ -296,7 +321,13 @@ impl Log {
             && self.segments.back().is_none_or(|segment| segment.base != batch.segment_base)
         {
             let interval = self.settings.index_interval_bytes;
-            self.segments.push_back(Segment::new(&self.folder, batch.segment_base, interval));
+            self.segments.push_back(Segment::new(
+                &self.folder,
+                self.key,
+                batch.segment_base,
+                interval,
+                &self.files,
+            ));
         }
         let segment = self.segments.back_mut().expect("a segment was just made");
         assert_eq!(
@@ -306,6 +337,7 @@ impl Log {
         );
         let bytes = u32::try_from(batch.bytes.len()).expect("a batch's length field is 31 bits");
         segment.note_batch(batch.base, bytes, header.max_timestamp);
+        self.record.note_batch(batch.position, header.crc);
         self.note_epoch(header.leader_epoch, batch.base);
         self.log_end = batch.end;
         self.tail.push_back(batch);

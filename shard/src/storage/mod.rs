@@ -4,37 +4,60 @@
 //! decides what may be appended, and acknowledges nothing itself: the journal's reports go to the durable listener.
 //!
 //! Reading order: `folder` (names on disk), `data_directory` (lock and identity), `index`, `segment`, `tail` (memory),
-//! `log`, `read` and `time_lookup` (plans), `core_storage` (the whole of one core), `flush` and `checkpoint`, `open` (the
-//! scan at start), `stats`.
-//!
-//! Not yet here: sidecar checksums per 64 KiB block, retention, paced checkpoints and a bound on open descriptors; each
-//! finds its place in the formats as they are.
+//! `log`, `read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
+//! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
+//! `open` (the start), `stats`.
 
+mod bypass;
 pub mod checkpoint;
+pub mod checkpoint_file;
+mod checked;
 pub mod core_storage;
+pub(crate) mod cover;
 pub mod data_directory;
+mod damage;
 mod deletion;
+mod descriptors;
+mod durable;
 pub(crate) mod durable_folder;
+mod file_system;
 mod flush;
 pub mod folder;
 mod index;
 pub mod log;
+mod log_start;
 mod open;
+mod pace;
 pub mod read;
+mod record;
+pub mod recorder;
 pub mod recovered;
+pub mod retention;
+mod roll;
 mod scan;
+pub mod scrub;
 mod segment;
 pub mod settings;
+pub mod sidecar;
+mod sidecar_file;
+pub mod space;
 pub mod stats;
+pub mod sums;
 mod tail;
 pub mod time_lookup;
+mod workload;
 
 pub use checkpoint::CheckpointReport;
 pub use core_storage::{CoreStorage, Durable, StorageError};
 pub use data_directory::{DataDirectory, DataDirectoryError, Identity};
+pub use checkpoint_file::PartitionCheckpoint;
 pub use log::{Damage, Log, LogId, StampedBatch};
+pub use open::LogVisitor;
 pub use read::{LogPiece, LogRead, ReadError, ReadPlan, TailPiece};
 pub use recovered::{NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery};
+pub use retention::{Retention, SegmentFacts};
+pub use scrub::ScrubReport;
 pub use settings::{LogSettings, StorageSettings};
+pub use space::{SpaceFigures, SpaceLevel, SpaceSettings, SpaceShortage};
 pub use stats::StorageStats;
 pub use time_lookup::{TimeHit, TimePlan};

@@ -1,21 +1,57 @@
-//! The scan of a recovered partition at start: index, epochs and producers come from its batches, each of which must check.
+//! Opening a recovered partition: what a checkpoint and the sidecars say is taken from them, the rest is read, and each batch
+//! of it must check.
 //!
-//! Owns one decision: whether what does not check is a crash's tail (cut) or damage (kept, reported, no more writes).
+//! Owns two decisions: whether a checkpoint may be believed, and whether what does not check is a crash's tail (cut) or
+//! damage (kept, reported, no more writes).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use bytes::Bytes;
+use ringlog_io::OpenOptions;
 use ringlog_protocol::ids::Offset;
-use ringlog_protocol::records::batch::{BatchHeader, check_crc};
+use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader, check_crc};
 
+use super::checkpoint_file::PartitionCheckpoint;
 use super::core_storage::{CoreStorage, Inner, StorageError};
+use super::deletion;
 use super::folder::{partition_folder, segment_name};
 use super::log::{Damage, Log, LogId};
+use super::log_start::LogStarts;
 use super::recovered::{CoveredEnd, RecoveredPartition, SegmentInfo};
+use super::roll;
 use super::scan::{HeaderWalk, WalkError, WalkedBatch};
 use super::segment::Segment;
 use super::settings::LogSettings;
-use crate::journal::PoisonReason;
+use super::sidecar::SegmentFooter;
+use super::sidecar_file;
+use super::sums::{BlockSums, SumPlace};
+use crate::journal::entry::{Entry, EntryBody};
+use crate::journal::{Note, NoteKind, PoisonReason};
 use crate::limits::START_SCAN_BYTES;
+
+/// Who makes something of a log's batches while it is opened.
+pub trait LogVisitor {
+    /// A checkpoint spares the batches before some offset. `producers` is what the snapshot source gave there, none if there
+    /// was no source. False = it is of no use: every batch is shown.
+    fn restore(&mut self, producers: Option<&[u8]>) -> bool;
+
+    /// The next batch in order, of those that are not spared.
+    fn batch(&mut self, header: &BatchHeader);
+}
+
+/// Wants to see every batch.
+struct EveryBatch<'a>(&'a mut dyn FnMut(&BatchHeader));
+
+impl LogVisitor for EveryBatch<'_> {
+    fn restore(&mut self, _producers: Option<&[u8]>) -> bool {
+        false
+    }
+
+    fn batch(&mut self, header: &BatchHeader) {
+        (self.0)(header);
+    }
+}
 
 /// How the scan of one segment ended.
 enum SegmentEnd {
@@ -40,13 +76,41 @@ impl CoreStorage {
         settings: LogSettings,
         visit: &mut dyn FnMut(&BatchHeader),
     ) -> Result<LogId, StorageError> {
+        self.open_log_from(recovered, settings, &mut EveryBatch(visit)).await
+    }
+
+    /// As [`CoreStorage::open_log`], but reads only what came after the partition's checkpoint, if it has one that fits its
+    /// files. Segments closed before are known from their sidecars; one without is read.
+    ///
+    /// # Errors
+    /// As [`CoreStorage::open_log`].
+    ///
+    /// # Panics
+    /// As [`CoreStorage::open_log`].
+    pub async fn open_log_from(
+        &self,
+        recovered: RecoveredPartition,
+        settings: LogSettings,
+        visitor: &mut dyn LogVisitor,
+    ) -> Result<LogId, StorageError> {
         let inner = self.inner();
+        let mut recovered = recovered;
         let folder = partition_folder(&inner.data, recovered.key);
+        deletion::drop_retired(inner, &mut recovered)
+            .await
+            .map_err(|source| StorageError::Io { path: folder.clone(), source })?;
         let mut log = Log::new(LogId { slot: 0, version: 0 }, recovered.key, folder, settings);
+        log.files = Arc::clone(&inner.files);
         log.folder_is_durable = !recovered.segments.is_empty();
         log.damage = recovered.damage.clone();
         log.log_end = first_offset(&recovered);
-        scan_segments(inner, &mut log, &recovered, visit).await?;
+        let trusted = trusted_checkpoint(inner, &log, &recovered, visitor).await;
+        if let Some(checkpoint) = trusted {
+            log.epochs.clone_from(&checkpoint.epochs);
+        }
+        scan_segments(inner, &mut log, &recovered, trusted, visitor).await?;
+        let log_end = log.log_end;
+        log.epochs.retain(|epoch| epoch.start < log_end);
         check_covered(&mut log, recovered.covered);
         log.log_start = match log.segments.front() {
             Some(first) => recovered.log_start.max(first.base),
@@ -54,6 +118,10 @@ impl CoreStorage {
         }
         .min(log.log_end);
         log.durable_end = log.log_end;
+        log.starts = LogStarts::at(log.log_start);
+        log.forget_epochs_below_start();
+        log.note_opened(inner.io.wall_now_ms());
+        roll::load_first_time(inner, &mut log).await;
         log.hard_state = recovered.hard_state.clone().map(|state| (recovered.hard_state_sequence, state));
         log.log_start_sequence = recovered.log_start_sequence;
         log.poison = log.damage.as_ref().map(|damage| PoisonReason::Damaged { detail: damage.to_string() });
@@ -62,8 +130,32 @@ impl CoreStorage {
         let carried = core.unopened.remove(&recovered.key).map(|unopened| unopened.partition.next_sequence);
         log.next_sequence = recovered.next_sequence.max(carried.unwrap_or(0));
         log.presence = core.recovered_files.iter().copied().collect();
-        Ok(core.insert(log))
+        let id = core.insert(log);
+        if let Some(log) = core.log_mut(id) {
+            speak_for_rest(inner, log, recovered.covered);
+        }
+        drop(core);
+        inner.keep_descriptors();
+        Ok(id)
     }
+
+    /// Bytes of segments that were read and checked when logs were opened.
+    #[must_use]
+    pub fn scanned_bytes(&self) -> u64 {
+        self.inner().core.borrow().counters.scanned_bytes
+    }
+}
+
+/// Batches behind what the journal speaks for were kept and are synced: it must speak for them before it takes the next
+/// one, or the next start would find a hole before that.
+fn speak_for_rest(inner: &Inner, log: &mut Log, covered: Option<CoveredEnd>) {
+    if log.damage.is_some() || covered.map_or(Offset(0), |end| end.offset) == log.log_end {
+        return;
+    }
+    let body = EntryBody::SyncedTo(log.synced_to());
+    let sequence = log.take_sequence();
+    let note = Note { token: log.id.token(), sequence, kind: NoteKind::SyncedTo };
+    inner.journal.push(&Entry { key: log.key, sequence, carried: false, body }, note);
 }
 
 fn first_offset(recovered: &RecoveredPartition) -> Offset {
@@ -71,11 +163,49 @@ fn first_offset(recovered: &RecoveredPartition) -> Offset {
     first.or(recovered.covered.map(|end| end.offset)).unwrap_or(recovered.log_start)
 }
 
+/// The partition's checkpoint, if it speaks of the files as they are and the visitor can go on from it.
+async fn trusted_checkpoint<'a>(
+    inner: &Inner,
+    log: &Log,
+    recovered: &'a RecoveredPartition,
+    visitor: &mut dyn LogVisitor,
+) -> Option<&'a PartitionCheckpoint> {
+    let checkpoint = recovered.checkpoint.as_deref().filter(|_| recovered.damage.is_none())?;
+    let info = recovered.segments.iter().find(|info| info.base == checkpoint.segment_base)?;
+    if info.bytes < u64::from(checkpoint.position) || !ends_with_its_batch(inner, log, checkpoint).await {
+        return None;
+    }
+    let producers = checkpoint.producers.as_deref();
+    let is_known = cfg!(feature = "planted-forget-producer-state") || visitor.restore(producers);
+    is_known.then_some(checkpoint)
+}
+
+/// Whether the batch before the checkpoint's position is the one that was there. After a truncation another would be: its
+/// epoch is newer (KIP-101), so its offset and CRC together name it.
+async fn ends_with_its_batch(inner: &Inner, log: &Log, checkpoint: &PartitionCheckpoint) -> bool {
+    let path = log.folder.join(segment_name(checkpoint.segment_base));
+    let last = checkpoint.last_batch;
+    let head = async {
+        // A descriptor of its own, so that a partition with nothing to scan keeps none.
+        let file = inner.io.open(&path, OpenOptions::READ).await?;
+        inner.io.read_at(&file, u64::from(last.position), BATCH_HEADER_BYTES).await
+    };
+    let Ok(head) = head.await else { return false };
+    inner.core.borrow_mut().counters.scanned_bytes += head.len() as u64;
+    BatchHeader::parse_prefix(&head).is_ok_and(|header| {
+        let end = u64::from(last.position) + header.total_bytes() as u64;
+        header.crc == last.crc
+            && header.next_offset() == checkpoint.offset
+            && end == u64::from(checkpoint.position)
+    })
+}
+
 async fn scan_segments(
     inner: &Inner,
     log: &mut Log,
     recovered: &RecoveredPartition,
-    visit: &mut dyn FnMut(&BatchHeader),
+    trusted: Option<&PartitionCheckpoint>,
+    visitor: &mut dyn LogVisitor,
 ) -> Result<(), StorageError> {
     for (index, info) in recovered.segments.iter().enumerate() {
         let path = log.folder.join(segment_name(info.base));
@@ -84,10 +214,24 @@ async fn scan_segments(
             note_damage(log, path, 0, detail);
             return Ok(());
         }
-        let mut segment = Segment::new(&log.folder, info.base, log.settings.index_interval_bytes);
-        let end = scan_segment(inner, log, &mut segment, info, visit).await?;
-        segment.synced_bytes = segment.bytes;
         let later = recovered.segments.get(index + 1..).unwrap_or_default();
+        let interval = log.settings.index_interval_bytes;
+        let mut segment = Segment::new(&log.folder, log.key, info.base, interval, &log.files);
+        let is_spared = trusted.is_some_and(|checkpoint| info.base < checkpoint.segment_base);
+        if is_spared && take_footer(inner, log, &mut segment, info, later.first()).await {
+            log.segments.push_back(segment);
+            continue;
+        }
+        if let Some(checkpoint) = trusted.filter(|checkpoint| checkpoint.segment_base == info.base) {
+            take_checkpoint(inner, log, &mut segment, checkpoint);
+        }
+        // What is spared the visitor knows already.
+        let end = if is_spared {
+            scan_segment(inner, log, &mut segment, info, &mut |_| {}).await?
+        } else {
+            scan_segment(inner, log, &mut segment, info, &mut |header| visitor.batch(header)).await?
+        };
+        segment.synced_bytes = segment.bytes;
         match end {
             SegmentEnd::Whole => sync_uncovered(inner, &segment, recovered.covered).await?,
             SegmentEnd::Invalid { position, detail } => {
@@ -102,9 +246,75 @@ async fn scan_segments(
                 return Ok(());
             }
         }
+        if !later.is_empty() {
+            settle_sidecar(inner, &mut segment).await;
+            // All of it is synced. One partition may have more segments than files may be open.
+            segment.handle.close();
+        }
         log.segments.push_back(segment);
     }
     Ok(())
+}
+
+/// Takes a closed segment's state from its sidecar; false when that is missing, bad or of other bytes.
+async fn take_footer(
+    inner: &Inner,
+    log: &mut Log,
+    segment: &mut Segment,
+    info: &SegmentInfo,
+    next: Option<&SegmentInfo>,
+) -> bool {
+    let path = segment.handle.path();
+    let footer = match sidecar_file::load(&inner.io, path, segment.sums.place()).await {
+        Ok(sidecar) => sidecar.footer,
+        Err(error) => {
+            tracing::info!(path = %path.display(), %error, "a closed segment has no usable sidecar and is read");
+            return false;
+        }
+    };
+    let SegmentFooter { segment_bytes, end_offset, max_timestamp, max_timestamp_batch, index, .. } = footer;
+    if u64::from(segment_bytes) != info.bytes || next.is_none_or(|next| next.base != end_offset) {
+        let path = path.display();
+        tracing::warn!(%path, "a sidecar speaks of other bytes than its segment has; the segment is read");
+        return false;
+    }
+    (segment.bytes, segment.synced_bytes) = (segment_bytes, segment_bytes);
+    (segment.max_timestamp, segment.max_timestamp_batch) = (max_timestamp, max_timestamp_batch);
+    segment.index = index;
+    segment.sidecar_is_closed = true;
+    segment.sums.forget();
+    log.log_end = end_offset;
+    true
+}
+
+/// Takes the state of the segment in which the checkpoint lies; the scan goes on behind it.
+fn take_checkpoint(inner: &Inner, log: &mut Log, segment: &mut Segment, checkpoint: &PartitionCheckpoint) {
+    segment.bytes = checkpoint.position;
+    segment.max_timestamp = checkpoint.max_timestamp;
+    segment.max_timestamp_batch = checkpoint.max_timestamp_batch;
+    segment.index = checkpoint.index.clone();
+    let place = SumPlace { key: log.key, base: checkpoint.segment_base };
+    segment.sums = BlockSums::restored(place, checkpoint.position, checkpoint.sums.clone());
+    log.log_end = checkpoint.offset;
+    let record_bytes = inner.recorder.record_bytes(log.key);
+    log.record.note_opened(record_bytes, checkpoint.last_batch);
+}
+
+/// A closed segment was read whole: is its sidecar right? If it is not there, or of other bytes, it is made anew later.
+async fn settle_sidecar(inner: &Inner, segment: &mut Segment) {
+    let Some(state) = segment.sums.state().filter(|state| state.written_blocks == 0) else { return };
+    let path = segment.handle.path();
+    let Ok(sidecar) = sidecar_file::load(&inner.io, path, segment.sums.place()).await else { return };
+    let is_right = sidecar.footer.segment_bytes == segment.bytes
+        && sidecar.footer.tail_sum == state.partial
+        && sidecar.sums == state.pending;
+    if is_right {
+        segment.sidecar_is_closed = true;
+        segment.sums.forget();
+    } else {
+        let path = path.display();
+        tracing::warn!(%path, "a sidecar does not fit its segment, whose batches check; it is made anew");
+    }
 }
 
 /// Whether nothing acknowledged lies at or behind this place.
@@ -121,11 +331,14 @@ async fn scan_segment(
 ) -> Result<SegmentEnd, StorageError> {
     let failed =
         |segment: &Segment, source| StorageError::Io { path: segment.handle.path().to_owned(), source };
+    if u64::from(segment.bytes) == info.bytes {
+        return Ok(SegmentEnd::Whole);
+    }
     let file = segment.handle.open(&inner.io).await.map_err(|error| failed(segment, error))?;
     let bound = u32::try_from(info.bytes).unwrap_or(u32::MAX);
-    let mut walk = HeaderWalk::new(&inner.io, &file, 0, bound, START_SCAN_BYTES);
+    let mut walk = HeaderWalk::new(&inner.io, &file, segment.bytes, bound, START_SCAN_BYTES);
     loop {
-        let walked = match next_checked(&mut walk, log.log_end).await {
+        let (walked, batch) = match next_checked(&mut walk, log.log_end).await {
             Ok(Some(walked)) => walked,
             Ok(None) if u64::from(bound) < info.bytes => {
                 return Ok(SegmentEnd::Invalid {
@@ -141,7 +354,15 @@ async fn scan_segment(
         };
         let header = &walked.header;
         let bytes = u32::try_from(header.total_bytes()).expect("the walk bounds a batch by the file");
+        segment.sums.add(walked.position, &batch);
         segment.note_batch(header.base_offset, bytes, header.max_timestamp);
+        log.record.note_batch(walked.position, header.crc);
+        log.record.note_scanned(u64::from(bytes));
+        {
+            let mut core = inner.core.borrow_mut();
+            core.counters.scanned_bytes += u64::from(bytes);
+            core.unrecorded_bytes += u64::from(bytes);
+        }
         log.note_epoch(header.leader_epoch, header.base_offset);
         log.log_end = header.next_offset();
         visit(header);
@@ -149,7 +370,10 @@ async fn scan_segment(
 }
 
 /// The next batch, whose bytes check and whose offsets go on from `expected`.
-async fn next_checked(walk: &mut HeaderWalk<'_>, expected: Offset) -> Result<Option<WalkedBatch>, WalkError> {
+async fn next_checked(
+    walk: &mut HeaderWalk<'_>,
+    expected: Offset,
+) -> Result<Option<(WalkedBatch, Bytes)>, WalkError> {
     let Some(walked) = walk.next().await? else { return Ok(None) };
     let invalid = |detail| WalkError::Invalid { position: walked.position, detail };
     if walked.header.base_offset < expected {
@@ -160,7 +384,7 @@ async fn next_checked(walk: &mut HeaderWalk<'_>, expected: Offset) -> Result<Opt
     }
     let bytes = walk.batch_bytes(&walked).await?;
     check_crc(&walked.header, &bytes).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(walked))
+    Ok(Some((walked, bytes)))
 }
 
 /// Bytes that no journal entry speaks for were perhaps never synced; they are served from now on, so they must last.

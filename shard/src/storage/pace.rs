@@ -66,8 +66,7 @@ impl Pacer {
         self.done.set(done + bytes);
         loop {
             let wait = self.schedule.wait(inner.io.monotonic_now(), done, inner.journal.pressure());
-            let hurries = inner.flush.hurrying.get() > 0 || inner.wants_checkpoint(&inner.core.borrow());
-            if wait.is_zero() || hurries {
+            if wait.is_zero() || inner.must_hurry() {
                 return;
             }
             // In steps: the journal may fill faster meanwhile.
@@ -78,6 +77,18 @@ impl Pacer {
     /// A log is done: its sync was work too.
     pub(super) fn log_done(&self) {
         self.done.set(self.done.get() + CHECKPOINT_LOG_COST_BYTES);
+    }
+}
+
+impl Inner {
+    /// Whether something waits for the checkpoint to end: a caller, appends for memory, records or a deleted folder for
+    /// their turn.
+    fn must_hurry(&self) -> bool {
+        let core = self.core.borrow();
+        self.flush.hurrying.get() > 0
+            || self.wants_checkpoint(&core)
+            || self.wants_records(&core)
+            || core.has_folder_to_remove()
     }
 }
 

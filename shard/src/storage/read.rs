@@ -9,13 +9,15 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use ringlog_io::{File, Io};
 use ringlog_protocol::ids::Offset;
+use ringlog_protocol::records::batch::check_crc;
 
+use super::damage::{DamageList, DamageReporter};
 use super::index::IndexPoint;
 use super::log::Log;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::SegmentHandle;
 use super::tail::TailOwner;
-use crate::limits::{READ_SCAN_BYTES, TAIL_ARENA_CHUNK_BYTES};
+use crate::limits::{READ_CHECK_BYTES, READ_SCAN_BYTES, TAIL_ARENA_CHUNK_BYTES};
 
 /// A piece of a log's bytes: whole batches.
 #[derive(Clone, Debug)]
@@ -118,17 +120,17 @@ pub enum ReadError {
     UnknownLog,
     #[error("offset {offset} is outside the log, {log_start} to {log_end}")]
     OutOfRange { offset: Offset, log_start: Offset, log_end: Offset },
-    #[error("cannot read {}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error("cannot read {} at position {position}: {source}", path.display())]
+    Io { path: PathBuf, position: u64, source: io::Error },
     #[error("{} is damaged at position {position}: {detail}", path.display())]
     Corrupt { path: PathBuf, position: u64, detail: String },
 }
 
 impl ReadError {
-    pub(crate) fn of_walk(handle: &SegmentHandle, error: WalkError) -> ReadError {
+    pub(crate) fn of_walk(handle: &SegmentHandle, position: u32, error: WalkError) -> ReadError {
         let path = handle.path().to_owned();
         match error {
-            WalkError::Io(source) => ReadError::Io { path, source },
+            WalkError::Io(source) => ReadError::Io { path, position: u64::from(position), source },
             WalkError::Invalid { position, detail } => {
                 ReadError::Corrupt { path, position: u64::from(position), detail }
             }
@@ -168,6 +170,7 @@ struct FilePlan {
     near_end: IndexPoint,
     /// Bytes of the segment that are in its file.
     bound: u32,
+    damage: DamageReporter,
 }
 
 impl ReadPlan {
@@ -177,21 +180,28 @@ impl ReadPlan {
         matches!(self.kind, PlanKind::Ready(_))
     }
 
-    /// Finds the bytes. From files it reads batch headers only.
+    /// Finds the bytes. From files it reads batch headers, and whole batches the first time: their checksums must hold.
     ///
     /// # Errors
     /// [`ReadError::Io`] and [`ReadError::Corrupt`], with file and position. Sound batches before a bad one are returned;
-    /// the read that begins at the bad one fails.
+    /// the read that begins at the bad one fails. Either is in [`super::CoreStorage::damaged`] from then on.
     pub async fn run(self, io: &Io) -> Result<LogRead, ReadError> {
         match self.kind {
             PlanKind::Ready(read) => Ok(read),
-            PlanKind::File(plan) => plan.run(io).await,
+            PlanKind::File(plan) => {
+                let damage = plan.damage.clone();
+                plan.run(io).await.inspect_err(|error| damage.note(error))
+            }
         }
     }
 }
 
 impl Log {
-    pub(crate) fn plan_read(&self, range: ReadRange) -> Result<ReadPlan, ReadError> {
+    pub(crate) fn plan_read(
+        &self,
+        range: ReadRange,
+        damage: &Arc<DamageList>,
+    ) -> Result<ReadPlan, ReadError> {
         let ReadRange { from, limit, bytes_max, at_least_one: _ } = range;
         if from < self.log_start || from > self.log_end {
             let (log_start, log_end) = (self.log_start, self.log_end);
@@ -211,7 +221,8 @@ impl Log {
         // The index also knows batches that are in memory only.
         let reach = start.position.saturating_add(bytes_max).min(bound);
         let near_end = segment.index.at_or_before_both(limit, reach);
-        Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound }) })
+        let damage = DamageReporter { list: Arc::clone(damage), key: self.key, base: segment.base };
+        Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound, damage }) })
     }
 
     fn read_tail(&self, first: usize, range: ReadRange) -> LogRead {
@@ -251,10 +262,12 @@ impl FilePlan {
         let ReadRange { from, limit, bytes_max, at_least_one } = self.range;
         let handle = &*self.handle;
         let open = handle.open(io).await;
-        let file = open.map_err(|source| ReadError::Io { path: handle.path().to_owned(), source })?;
+        let failed = |source| ReadError::Io { path: handle.path().to_owned(), position: 0, source };
+        let file = open.map_err(failed)?;
         let mut walk = HeaderWalk::new(io, &file, self.start.position, self.bound, READ_SCAN_BYTES);
         let first = loop {
-            match walk.next().await.map_err(|error| ReadError::of_walk(handle, error))? {
+            let position = walk.position();
+            match walk.next().await.map_err(|error| ReadError::of_walk(handle, position, error))? {
                 Some(batch) if batch.header.next_offset() > from => break batch,
                 Some(_) => {}
                 None => return Ok(LogRead::nothing(from)),
@@ -277,6 +290,7 @@ impl FilePlan {
             }
             (end, next_offset) = (walk.position(), batch.header.next_offset());
         }
+        (end, next_offset) = self.check(io, &file, (start, end), next_offset).await?;
         if end < self.bound {
             handle.remember(next_offset, end);
         }
@@ -284,4 +298,53 @@ impl FilePlan {
         let piece = LogPiece::File { file: file.clone(), position: u64::from(start), length };
         Ok(LogRead { pieces: vec![piece], bytes: u64::from(length), next_offset })
     }
+
+    /// Checks what of the range was not checked before. Returns where the sound part ends, and the offset after it.
+    async fn check(
+        &self,
+        io: &Io,
+        file: &File,
+        (start, end): (u32, u32),
+        next_offset: Offset,
+    ) -> Result<(u32, Offset), ReadError> {
+        if self.handle.checked.covers(start, end) {
+            return Ok((end, next_offset));
+        }
+        let mut walk = HeaderWalk::new(io, file, start, end, READ_CHECK_BYTES);
+        let mut sound = None;
+        let (sound_end, error) = loop {
+            let position = walk.position();
+            match next_sound(&mut walk, sound).await {
+                Ok(Some(offset)) => sound = Some(offset),
+                Ok(None) => break (end, None),
+                Err(error) => break (position, Some(ReadError::of_walk(&self.handle, position, error))),
+            }
+        };
+        if sound_end > start {
+            self.handle.checked.note(start, sound_end);
+        }
+        match (sound, error) {
+            (None, Some(error)) => Err(error),
+            // What is sound is served; whoever comes for the rest is refused.
+            (sound, error) => {
+                error.iter().for_each(|error| self.damage.note(error));
+                Ok((sound_end, sound.unwrap_or(next_offset)))
+            }
+        }
+    }
+}
+
+/// Steps over a batch whose bytes check; returns the offset after it.
+async fn next_sound(
+    walk: &mut HeaderWalk<'_>,
+    expected: Option<Offset>,
+) -> Result<Option<Offset>, WalkError> {
+    let Some(batch) = walk.next().await? else { return Ok(None) };
+    let invalid = |detail| WalkError::Invalid { position: batch.position, detail };
+    if expected.is_some_and(|expected| batch.header.base_offset < expected) {
+        return Err(invalid(format!("a batch at offset {} is out of order", batch.header.base_offset)));
+    }
+    let bytes = walk.batch_bytes(&batch).await?;
+    check_crc(&batch.header, &bytes).map_err(|error| invalid(error.to_string()))?;
+    Ok(Some(batch.header.next_offset()))
 }

@@ -209,6 +209,11 @@ impl Recorder {
         self.written_bytes.get()
     }
 
+    /// The last write failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.must_rewrite.get()
+    }
+
     /// Queues a record for the next write.
     pub(super) fn queue(&self, key: TopicPartition, record: Vec<u8>) {
         self.queued_bytes.set(self.queued_bytes.get() + record.len());

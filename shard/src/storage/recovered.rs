@@ -1,10 +1,14 @@
 //! What a start finds on disk, as values that travel from the recovering executor to the cores.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 
+use super::checkpoint_file::PartitionCheckpoint;
+use super::recorder::CheckpointPlace;
+use super::space::NodeSpace;
 use crate::journal::frame::FrameOrigin;
 use crate::journal::{JournalFileInfo, JournalPlace};
 
@@ -40,6 +44,8 @@ pub struct RecoveredPartition {
     /// Bases increase.
     pub segments: Vec<SegmentInfo>,
     pub covered: Option<CoveredEnd>,
+    /// The newest state of it that a checkpoint holds, whichever core wrote it. Not looked at yet: opening the log does.
+    pub checkpoint: Option<Arc<PartitionCheckpoint>>,
     /// Why the log must take no more writes: what recovery could not restore.
     pub damage: Option<super::Damage>,
 }
@@ -56,6 +62,10 @@ pub struct ShardRecovery {
     pub journal: JournalPlace,
     /// Files of the new generation that hold what was carried over.
     pub journal_files: Vec<JournalFileInfo>,
+    /// Its checkpoint file.
+    pub checkpoint: CheckpointPlace,
+    /// Shared by all cores of the node.
+    pub space: Arc<NodeSpace>,
 }
 
 impl ShardRecovery {
@@ -77,6 +87,10 @@ pub struct RecoveryReport {
     pub restored_bytes: u64,
     /// Bytes of data entries that were in place already.
     pub verified_bytes: u64,
+    /// Bytes of checkpoint files that were read.
+    pub checkpoint_bytes: u64,
+    /// Partitions of which a checkpoint speaks.
+    pub checkpointed: u64,
     pub partitions: u64,
     /// Partitions removed because their delete entry stood.
     pub deleted: u64,

@@ -2,52 +2,70 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringlog_io::{File, Io, OpenOptions};
-use ringlog_protocol::ids::Offset;
+use ringlog_protocol::ids::{Offset, TopicPartition};
 
+use super::checked::CheckedRanges;
+use super::descriptors::OpenFiles;
 use super::folder::segment_name;
 use super::index::{IndexPoint, SparseIndex};
+use super::roll::SegmentTimes;
+use super::sums::{BlockSums, SumPlace};
 use crate::limits::READ_HINTS_PER_SEGMENT;
 
-/// A segment's file, opened when first needed and then kept: a descriptor with unsynced writes must not be closed, or
-/// the kernel drops their error. Plans and pieces of answers hold it too, so it outlives the segment while they do.
+/// A segment's file, opened when needed and kept while the budget of [`OpenFiles`] allows it: but a descriptor with unsynced
+/// writes must not be closed, or the kernel drops their error. Plans and pieces of answers hold the file too, so it outlives
+/// the segment, and its own closing, while they do.
 #[derive(Debug)]
 pub(crate) struct SegmentHandle {
     path: PathBuf,
     base: Offset,
-    file: OnceLock<File>,
+    file: Mutex<Option<File>>,
+    files: Arc<OpenFiles>,
+    /// By the count of `files`.
+    last_use: AtomicU64,
     /// Where readers stopped: offset delta in the upper half, position in the lower; 0 = unused.
     hints: [AtomicU64; READ_HINTS_PER_SEGMENT],
     next_hint: AtomicUsize,
+    pub(crate) checked: CheckedRanges,
+    /// Something was written and not yet synced: the descriptor must stay open, or nobody is told of a write error.
+    is_unsynced: AtomicBool,
     /// Bytes from the start that were flushed to this file since it was opened or made. Other cores read it.
     flushed_bytes: AtomicU32,
 }
 
 impl SegmentHandle {
-    pub(crate) fn new(folder: &Path, base: Offset) -> SegmentHandle {
+    pub(crate) fn new(folder: &Path, base: Offset, files: Arc<OpenFiles>) -> SegmentHandle {
         SegmentHandle {
             path: folder.join(segment_name(base)),
             base,
-            file: OnceLock::new(),
+            file: Mutex::new(None),
+            files,
+            last_use: AtomicU64::new(0),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
+            checked: CheckedRanges::default(),
+            is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
         }
     }
 
     /// The handle of the same segment after its file was replaced by `file`.
     pub(crate) fn replaced(&self, file: File) -> SegmentHandle {
-        let cell = OnceLock::new();
-        cell.set(file).expect("the cell is new");
+        self.files.note_opened();
         SegmentHandle {
             path: self.path.clone(),
             base: self.base,
-            file: cell,
+            file: Mutex::new(Some(file)),
+            files: Arc::clone(&self.files),
+            last_use: AtomicU64::new(self.files.next_use()),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
+            checked: CheckedRanges::default(),
+            is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
         }
     }
@@ -56,8 +74,36 @@ impl SegmentHandle {
         &self.path
     }
 
+    pub(crate) fn base(&self) -> Offset {
+        self.base
+    }
+
     pub(crate) fn is_open(&self) -> bool {
-        self.file.get().is_some()
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<File>> {
+        // A panic ends the process, so nobody ever finds it half changed.
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is open and nothing is lost by closing it.
+    pub(crate) fn is_closable(&self) -> bool {
+        self.is_open() && !self.is_unsynced()
+    }
+
+    /// When it was used last, by the count of its core's files.
+    pub(crate) fn last_use(&self) -> u64 {
+        self.last_use.load(Ordering::Relaxed)
+    }
+
+    /// Closes the file unless that would lose the error of a write; whether it was open. Those who hold it keep it.
+    pub(crate) fn close(&self) -> bool {
+        if self.is_unsynced() || self.lock().take().is_none() {
+            return false;
+        }
+        self.files.note_closed();
+        true
     }
 
     /// The existing file, for reading and writing.
@@ -71,12 +117,33 @@ impl SegmentHandle {
     }
 
     async fn open_with(&self, io: &Io, options: OpenOptions) -> io::Result<File> {
-        if let Some(file) = self.file.get() {
-            return Ok(file.clone());
+        self.last_use.store(self.files.next_use(), Ordering::Relaxed);
+        let present = self.lock().clone();
+        if let Some(file) = present {
+            return Ok(file);
         }
         let opened = io.open(&self.path, options).await?;
+        let mut kept = self.lock();
+        if kept.is_none() {
+            self.files.note_opened();
+        }
         // Two readers may open at once; both go on with the one that stays.
-        Ok(self.file.get_or_init(|| opened).clone())
+        Ok(kept.get_or_insert(opened).clone())
+    }
+
+    /// A write begins.
+    pub(crate) fn note_unsynced(&self) {
+        self.is_unsynced.store(true, Ordering::Release);
+    }
+
+    /// Everything written is synced.
+    pub(crate) fn note_synced(&self) {
+        self.is_unsynced.store(false, Ordering::Release);
+    }
+
+    /// Whether closing the descriptor would lose the error of a write.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.is_unsynced.load(Ordering::Acquire)
     }
 
     /// The file holds its bytes up to here.
@@ -111,6 +178,14 @@ impl SegmentHandle {
     }
 }
 
+impl Drop for SegmentHandle {
+    fn drop(&mut self) {
+        if self.is_open() {
+            self.files.note_closed();
+        }
+    }
+}
+
 /// One segment of a log.
 ///
 /// Invariant: synced_bytes <= bytes. Bytes from `synced_bytes` on are in the memory tail and in the journal.
@@ -121,29 +196,49 @@ pub(crate) struct Segment {
     pub(crate) bytes: u32,
     /// Its prefix that is durable in the file, whose name is durable too.
     pub(crate) synced_bytes: u32,
+    /// Disk space is reserved up to here, or as far as the file reaches.
+    pub(crate) allocated_bytes: u32,
     pub(crate) index: SparseIndex,
     /// Largest timestamp of its batches, milliseconds; `i64::MIN` when empty.
     pub(crate) max_timestamp: i64,
     /// First batch that has it.
     pub(crate) max_timestamp_batch: Offset,
+    pub(crate) times: SegmentTimes,
+    /// Of the synced bytes.
+    pub(crate) sums: BlockSums,
+    /// The sidecar holds all of them, and the footer.
+    pub(crate) sidecar_is_closed: bool,
     pub(crate) handle: Arc<SegmentHandle>,
 }
 
 impl Segment {
-    pub(crate) fn new(folder: &Path, base: Offset, index_interval_bytes: u32) -> Segment {
+    pub(crate) fn new(
+        folder: &Path,
+        key: TopicPartition,
+        base: Offset,
+        index_interval_bytes: u32,
+        files: &Arc<OpenFiles>,
+    ) -> Segment {
         Segment {
             base,
             bytes: 0,
             synced_bytes: 0,
+            allocated_bytes: 0,
             index: SparseIndex::new(base, index_interval_bytes),
             max_timestamp: i64::MIN,
             max_timestamp_batch: base,
-            handle: Arc::new(SegmentHandle::new(folder, base)),
+            times: SegmentTimes::default(),
+            sums: BlockSums::new(SumPlace { key, base }),
+            sidecar_is_closed: false,
+            handle: Arc::new(SegmentHandle::new(folder, base, Arc::clone(files))),
         }
     }
 
     /// Notes a batch at the segment's end.
     pub(crate) fn note_batch(&mut self, base_offset: Offset, bytes: u32, max_timestamp: i64) {
+        if self.bytes == 0 {
+            self.times.first_ms = Some(max_timestamp).filter(|first| *first >= 0);
+        }
         self.index.note(base_offset, self.bytes, max_timestamp);
         if max_timestamp > self.max_timestamp {
             self.max_timestamp = max_timestamp;

@@ -1,5 +1,7 @@
 //! What a core's storage is told at start. Values only.
 
+use super::retention::Retention;
+use super::space::SpaceSettings;
 use crate::journal::JournalSettings;
 
 /// Settings of one core's storage.
@@ -9,15 +11,28 @@ pub struct StorageSettings {
     /// Bytes of records kept in memory, counted as allocated. Clean ones go oldest first once it is exceeded; at half of
     /// it in unflushed bytes a checkpoint starts, at all of it [`super::CoreStorage::is_full`] says so.
     pub tail_bytes_max: usize,
+    pub space: SpaceSettings,
+    /// Batches of at least so many bytes go to their segment at once and the journal gets a reference; 0 = none do.
+    pub bypass_bytes: usize,
+    /// Segment files that the core keeps open; those that are written or read count beyond it while they are.
+    pub segment_files_max: u64,
 }
 
 impl StorageSettings {
     /// For a laptop.
-    pub const DEV: StorageSettings =
-        StorageSettings { journal: JournalSettings::DEV, tail_bytes_max: 32 * 1024 * 1024 };
+    pub const DEV: StorageSettings = StorageSettings {
+        journal: JournalSettings::DEV,
+        tail_bytes_max: 32 * 1024 * 1024,
+        space: SpaceSettings { reserve_bytes: None, warn_bytes: None },
+        bypass_bytes: 0,
+        segment_files_max: 256,
+    };
     /// For a server of unknown size.
-    pub const SERVER: StorageSettings =
-        StorageSettings { journal: JournalSettings::SERVER, tail_bytes_max: 512 * 1024 * 1024 };
+    pub const SERVER: StorageSettings = StorageSettings {
+        journal: JournalSettings::SERVER,
+        tail_bytes_max: 512 * 1024 * 1024,
+        ..StorageSettings::DEV
+    };
 
     /// The server profile for a core that may use `memory_bytes`: the journal takes at most an eighth, since all that it
     /// holds stays in memory until it is in a segment, and the tail a quarter.
@@ -40,11 +55,27 @@ pub struct LogSettings {
     pub segment_bytes: u32,
     /// `index.interval.bytes`: one index entry for at least so many bytes.
     pub index_interval_bytes: u32,
+    /// `segment.ms`: a segment that has filled for longer is closed, in milliseconds; `i64::MAX` = never.
+    pub segment_ms: i64,
+    /// `segment.jitter.ms`: a segment is closed up to so much earlier, in milliseconds.
+    pub segment_jitter_ms: i64,
+    /// `retention.ms` and `retention.bytes`.
+    pub retention: Retention,
+}
+
+impl LogSettings {
+    /// Kafka's sizes, and nothing by time: a log that a core keeps for itself loses nothing by age.
+    pub const KEEP_ALL: LogSettings = LogSettings {
+        segment_bytes: 1024 * 1024 * 1024,
+        index_interval_bytes: 4096,
+        segment_ms: i64::MAX,
+        segment_jitter_ms: 0,
+        retention: Retention { age_ms_max: None, bytes_max: None },
+    };
 }
 
 impl Default for LogSettings {
-    /// Kafka's defaults.
     fn default() -> Self {
-        LogSettings { segment_bytes: 1024 * 1024 * 1024, index_interval_bytes: 4096 }
+        LogSettings::KEEP_ALL
     }
 }

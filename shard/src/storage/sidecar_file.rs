@@ -87,7 +87,6 @@ impl KnownSums {
 ///
 /// # Errors
 /// What the read answers: a device's own error is damage too, but not for this to say.
-#[allow(dead_code, reason = "scrub and the first cold read call it")]
 pub(crate) async fn verify_block(
     io: &Io,
     file: &File,
@@ -101,7 +100,6 @@ pub(crate) async fn verify_block(
 
 /// The checksums of a segment as far as they are known now: of a closed one from its sidecar, of the one that fills also
 /// from memory. Nothing known is no error.
-#[allow(dead_code, reason = "scrub and the first cold read call it")]
 pub(crate) async fn known_sums(inner: &Inner, id: LogId, base: Offset) -> KnownSums {
     let (path, sums) = {
         let core = inner.core.borrow();
@@ -153,11 +151,13 @@ pub(super) async fn tend(inner: &Inner, id: LogId) {
         let Some(work) = next else { break };
         if let Err(error) = finish(inner, id, &work).await {
             let path = work.handle.path().display();
+            inner.file_system.note_failure();
             tracing::warn!(%path, %error, "a segment's sidecar was not written; tried again later");
             return;
         }
     }
     if let Err(error) = append(inner, id).await {
+        inner.file_system.note_failure();
         tracing::warn!(%error, "checksums were not appended to a sidecar; tried again later");
     }
 }

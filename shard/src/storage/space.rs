@@ -7,15 +7,21 @@
 //! Each core looks for itself. Between two looks it may take its share of the room, so all cores together stay above the
 //! reserve but for what they took since the other's look; the reserve is there for that.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use ringlog_io::{Io, SpaceInfo};
 
+use super::core_storage::{CoreStorage, Inner};
+use super::log::LogId;
 use crate::journal::Signal;
 use crate::limits::{
     SPACE_LEVEL_HYSTERESIS_DIVISOR, SPACE_LOOK_MS, SPACE_RESERVE_BYTES_MAX, SPACE_RESERVE_DIVISOR,
@@ -193,6 +199,10 @@ pub(crate) struct SpaceGate {
     share_bytes: Cell<u64>,
     /// Of them, those that need not wait for the next look.
     pace_bytes: Cell<u64>,
+    /// Below this share a look comes early, and below half of it appends wait for that look.
+    early_bytes: Cell<u64>,
+    is_look_wanted: Cell<bool>,
+    watcher: RefCell<Option<Waker>>,
     looked: Signal,
 }
 
@@ -220,6 +230,9 @@ impl SpaceGate {
             figures: Cell::default(),
             share_bytes: Cell::new(u64::MAX),
             pace_bytes: Cell::new(u64::MAX),
+            early_bytes: Cell::new(0),
+            is_look_wanted: Cell::new(false),
+            watcher: RefCell::new(None),
             looked: Signal::default(),
         }
     }
@@ -228,6 +241,7 @@ impl SpaceGate {
     pub(crate) async fn look(&self, io: &Io, unflushed_bytes: u64) {
         let Some(place) = &self.place else { return };
         place.node.set(place.core, unflushed_bytes);
+        self.is_look_wanted.set(false);
         match io.file_system_space(&place.data).await {
             Ok(space) => self.take_look(place, space, unflushed_bytes),
             // What is known stays; the next look comes soon.
@@ -257,6 +271,9 @@ impl SpaceGate {
         self.figures.set(figures);
         self.share_bytes.set(grant.share_bytes);
         self.pace_bytes.set(grant.pace_bytes);
+        // While slowed down the pace is by the second.
+        self.early_bytes.set(if level < SpaceLevel::Throttle { grant.share_bytes / 2 } else { 0 });
+        self.is_look_wanted.set(false);
         if level != before.level {
             self.tell(before.level);
         }
@@ -296,6 +313,10 @@ impl SpaceGate {
     pub(crate) fn note_append(&self, bytes: usize, unflushed_bytes: usize) {
         self.share_bytes.set(self.share_bytes.get().saturating_sub(bytes as u64));
         self.pace_bytes.set(self.pace_bytes.get().saturating_sub(bytes as u64));
+        if self.share_bytes.get() < self.early_bytes.get() && !self.is_look_wanted.replace(true) {
+            let watcher = self.watcher.take();
+            watcher.into_iter().for_each(Waker::wake);
+        }
         if let Some(place) = &self.place {
             place.node.set(place.core, unflushed_bytes as u64);
         }
@@ -330,7 +351,21 @@ impl SpaceGate {
 
     /// Whether appends must wait for the next look. When they are refused they need not wait to hear it.
     pub(crate) fn must_wait(&self) -> bool {
-        self.pace_bytes.get() == 0 && self.figures.get().level != SpaceLevel::Refuse
+        let is_used_up = self.pace_bytes.get() == 0 || self.share_bytes.get() < self.early_bytes.get() / 2;
+        is_used_up && self.figures.get().level != SpaceLevel::Refuse
+    }
+
+    /// Waits until a look is due.
+    pub(crate) async fn due(&self, io: &Io) {
+        let mut sleep = pin!(io.sleep(Duration::from_millis(SPACE_LOOK_MS)));
+        poll_fn(|context| {
+            if self.is_look_wanted.get() {
+                return Poll::Ready(());
+            }
+            *self.watcher.borrow_mut() = Some(context.waker().clone());
+            sleep.as_mut().poll(context)
+        })
+        .await;
     }
 
     /// Waits until [`SpaceGate::must_wait`] is false.
@@ -343,8 +378,39 @@ impl SpaceGate {
     }
 }
 
-/// Time between two looks.
-pub(crate) const LOOK_PERIOD: Duration = Duration::from_millis(SPACE_LOOK_MS);
+impl CoreStorage {
+    /// As [`CoreStorage::room`] for a log that uses the reserve: waits for the journal and memory, not for disk space.
+    pub async fn room_with_reserve(&self) {
+        let inner = self.inner();
+        inner.journal.room().await;
+        inner.turn.until(|| (!inner.is_out_of_memory() || inner.journal.is_poisoned()).then_some(())).await;
+    }
+
+    /// Lets the log's appends use the reserve of disk space: metadata must change for space to be freed.
+    pub fn let_use_reserve(&self, id: LogId) {
+        if let Some(log) = self.inner().core.borrow_mut().log_mut(id) {
+            log.uses_reserve = true;
+        }
+    }
+
+    /// Free space as this core saw it last.
+    #[must_use]
+    pub fn space(&self) -> SpaceFigures {
+        self.inner().space.figures()
+    }
+}
+
+/// Looks at the free space for as long as the storage lives.
+pub(super) async fn watch(inner: Rc<Inner>) {
+    loop {
+        inner.space.due(&inner.io).await;
+        let unflushed_bytes = inner.core.borrow().tail.dirty_bytes() as u64;
+        inner.space.look(&inner.io, unflushed_bytes).await;
+        if inner.space.is_write_refused() {
+            inner.work.notify();
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -426,11 +492,26 @@ mod tests {
         for part in ["6291456 bytes", "ringlog.disk.reserve.bytes = 104857600", "resumes by itself"] {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
-        look(&gate, 110, 5 * MIB);
+        look(&gate, 104, 5 * MIB);
         assert_eq!(gate.figures().level, SpaceLevel::Refuse, "what was taken is promised");
         assert!(!gate.must_wait(), "a refusal is told at once");
         look(&gate, 1000, 5 * MIB);
         assert_eq!((gate.figures().level, gate.admit(100)), (SpaceLevel::Ample, Ok(())));
+    }
+
+    #[test]
+    fn a_share_that_goes_fast_is_looked_after_early() {
+        let node = NodeSpace::new(1);
+        let gate = gate(&node);
+        look(&gate, 1100, 0);
+        gate.note_append(499 * MIB as usize, 0);
+        assert!(!gate.is_look_wanted.get());
+        gate.note_append(2 * MIB as usize, 0);
+        assert!(gate.is_look_wanted.get() && !gate.must_wait(), "asked for, nobody waits yet");
+        gate.note_append(300 * MIB as usize, 0);
+        assert!(gate.must_wait(), "the look comes before the share ends");
+        look(&gate, 1100, 801 * MIB);
+        assert!(!gate.must_wait() && !gate.is_look_wanted.get());
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl TailMemory {
         self.next_stamp
     }
 
+    /// The stamp that was taken last.
+    pub(crate) fn newest_stamp(&self) -> u64 {
+        self.next_stamp
+    }
+
     pub(crate) fn add_dirty(&mut self, bytes: usize) {
         self.dirty_bytes += bytes;
     }

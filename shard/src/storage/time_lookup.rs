@@ -6,12 +6,13 @@ use bytes::Bytes;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_protocol::records::batch::BatchHeader;
-use ringlog_protocol::records::lookup::first_record_at_or_after;
+use ringlog_protocol::records::lookup::first_record_from;
 
+use super::damage::{DamageList, DamageReporter};
 use super::log::{Log, TailBatch};
 use super::read::ReadError;
 use super::scan::HeaderWalk;
-use super::segment::SegmentHandle;
+use super::segment::{Segment, SegmentHandle};
 use crate::limits::{LOOKUP_DECOMPRESSED_BYTES_MAX, READ_SCAN_BYTES};
 
 /// A record found by its time.
@@ -27,11 +28,15 @@ pub struct TimeHit {
 #[derive(Debug)]
 pub struct TimePlan {
     target_ms: i64,
+    /// The log's start: records before it are deleted, though their batch may still be there.
+    from: Offset,
     limit: Offset,
-    file: Option<FilePart>,
+    /// Segments whose file may hold it, oldest first.
+    files: Vec<FilePart>,
     /// Batches in memory that may hold it, oldest first, with the position of the segment's file for errors.
     memory: Vec<Bytes>,
     handle: Option<Arc<SegmentHandle>>,
+    damage: Option<DamageReporter>,
 }
 
 #[derive(Debug)]
@@ -48,25 +53,44 @@ fn max_timestamp_of(batch: &TailBatch) -> i64 {
 impl Log {
     /// Plans the search for the first record below `limit` with a timestamp of `target_ms` or later.
     pub(crate) fn plan_time_lookup(&self, target_ms: i64, limit: Offset) -> TimePlan {
-        let mut plan = TimePlan { target_ms, limit, file: None, memory: Vec::new(), handle: None };
-        let Some(segment) = self.segments.iter().find(|segment| segment.max_timestamp >= target_ms) else {
-            return plan;
+        let mut plan = TimePlan {
+            target_ms,
+            from: self.log_start,
+            limit,
+            files: Vec::new(),
+            memory: Vec::new(),
+            handle: None,
+            damage: None,
         };
-        plan.handle = Some(Arc::clone(&segment.handle));
-        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
-        let start = segment.index.before_time(target_ms);
-        if start.offset < in_memory {
-            let first_in_memory = self.tail.iter().find(|batch| batch.segment_base == segment.base);
-            let bound = first_in_memory.map_or(segment.synced_bytes, |batch| batch.position);
-            plan.file =
-                Some(FilePart { handle: Arc::clone(&segment.handle), position: start.position, bound });
+        let mut candidates = self.segments.iter().filter(|segment| segment.max_timestamp >= target_ms);
+        let Some(first) = candidates.next() else { return plan };
+        plan.handle = Some(Arc::clone(&first.handle));
+        plan.files.extend(self.file_part(first, target_ms));
+        if first.base < self.log_start {
+            // Its newest record may be one of those that were deleted.
+            plan.files.extend(candidates.next().and_then(|next| self.file_part(next, target_ms)));
         }
         let not_older = self.tail.iter().filter(|batch| {
-            batch.end <= limit && batch.segment_base >= segment.base && max_timestamp_of(batch) >= target_ms
+            batch.end <= limit
+                && batch.end > self.log_start
+                && batch.segment_base >= first.base
+                && max_timestamp_of(batch) >= target_ms
         });
-        // The first one holds it, unless its header promises more than its records keep.
-        plan.memory = not_older.take(2).map(|batch| batch.bytes.clone()).collect();
+        // The first one holds it, unless its header promises more than its records keep, or those below the start did.
+        plan.memory = not_older.take(3).map(|batch| batch.bytes.clone()).collect();
         plan
+    }
+
+    /// What of the segment's file may hold a record that is not older.
+    fn file_part(&self, segment: &Segment, target_ms: i64) -> Option<FilePart> {
+        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
+        let start = segment.index.before_time(target_ms);
+        if start.offset >= in_memory {
+            return None;
+        }
+        let first_in_memory = self.tail.iter().find(|batch| batch.segment_base == segment.base);
+        let bound = first_in_memory.map_or(segment.synced_bytes, |batch| batch.position);
+        Some(FilePart { handle: Arc::clone(&segment.handle), position: start.position, bound })
     }
 
     /// Plans the search for the first record below `limit` with the largest timestamp. Where batches of the last
@@ -91,11 +115,26 @@ impl TimePlan {
     /// # Errors
     /// As [`super::ReadPlan::run`]; also a batch whose records cannot be read.
     pub async fn run(self, io: &Io) -> Result<Option<TimeHit>, ReadError> {
+        let found = self.search(io).await;
+        if let (Err(error), Some(damage)) = (&found, &self.damage) {
+            damage.note(error);
+        }
+        found
+    }
+
+    /// Lets the core hear of damage.
+    pub(super) fn report_to(mut self, list: &Arc<DamageList>, log: &Log) -> TimePlan {
+        let base = self.handle.as_ref().map(|handle| handle.base());
+        self.damage = base.map(|base| DamageReporter { list: Arc::clone(list), key: log.key, base });
+        self
+    }
+
+    async fn search(&self, io: &Io) -> Result<Option<TimeHit>, ReadError> {
         let mut scratch = Vec::new();
-        if let Some(part) = &self.file
-            && let Some(hit) = self.search_file(part, io, &mut scratch).await?
-        {
-            return Ok(Some(hit));
+        for part in &self.files {
+            if let Some(hit) = self.search_file(part, io, &mut scratch).await? {
+                return Ok(Some(hit));
+            }
         }
         for bytes in &self.memory {
             if let Some(hit) = self.search_batch(bytes, 0, &mut scratch)? {
@@ -113,21 +152,24 @@ impl TimePlan {
     ) -> Result<Option<TimeHit>, ReadError> {
         let handle = &*part.handle;
         let open = handle.open(io).await;
-        let file = open.map_err(|source| ReadError::Io { path: handle.path().to_owned(), source })?;
+        let failed = |source| ReadError::Io { path: handle.path().to_owned(), position: 0, source };
+        let file = open.map_err(failed)?;
         let mut walk = HeaderWalk::new(io, &file, part.position, part.bound, READ_SCAN_BYTES);
-        while let Some(batch) = walk.next().await.map_err(|error| ReadError::of_walk(handle, error))? {
+        loop {
+            let position = walk.position();
+            let of_walk = |error| ReadError::of_walk(handle, position, error);
+            let Some(batch) = walk.next().await.map_err(of_walk)? else { return Ok(None) };
             if batch.header.next_offset() > self.limit {
                 return Ok(None);
             }
-            if batch.header.max_timestamp < self.target_ms {
+            if batch.header.max_timestamp < self.target_ms || batch.header.next_offset() <= self.from {
                 continue;
             }
-            let bytes = walk.batch_bytes(&batch).await.map_err(|error| ReadError::of_walk(handle, error))?;
+            let bytes = walk.batch_bytes(&batch).await.map_err(of_walk)?;
             if let Some(hit) = self.search_batch(&bytes, batch.position, scratch)? {
                 return Ok(Some(hit));
             }
         }
-        Ok(None)
     }
 
     fn search_batch(
@@ -142,7 +184,8 @@ impl TimePlan {
             detail,
         };
         let header = BatchHeader::parse(bytes).map_err(|error| corrupt(error.to_string()))?;
-        let found = first_record_at_or_after(bytes, self.target_ms, LOOKUP_DECOMPRESSED_BYTES_MAX, scratch)
+        let bytes_max = LOOKUP_DECOMPRESSED_BYTES_MAX;
+        let found = first_record_from(bytes, self.from, self.target_ms, bytes_max, scratch)
             .map_err(|error| corrupt(error.to_string()))?;
         Ok(found.map(|record| TimeHit {
             offset: record.offset,

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ringlog_io::{Priority, Task};
 use ringlog_protocol::ids::Offset;
 
-use super::core_storage::{Core, Inner};
+use super::core_storage::{Core, CoreStorage, Inner};
 use super::cover::is_in_files;
 use super::flush::{Flushed, flush_log};
 use super::log::{Log, LogId};
@@ -235,9 +236,29 @@ fn record(inner: &Inner, id: LogId) -> bool {
     true
 }
 
+impl CoreStorage {
+    /// Asks this for a log's producers whenever a checkpoint speaks of the log; see [`super::PartitionCheckpoint`]. It is
+    /// called between turns of other tasks, so it sees every append done or not begun.
+    pub fn set_snapshot_source(&self, source: impl Fn(LogId, &mut Vec<u8>) -> Option<Offset> + 'static) {
+        *self.inner().snapshot_source.borrow_mut() = Some(Rc::new(source));
+    }
+}
+
 impl Inner {
+    /// The log's producers at its end: the outer none = the source has none of that offset.
+    fn producers_of(&self, id: LogId, end: Offset) -> Option<Option<Bytes>> {
+        let source = self.snapshot_source.borrow().clone();
+        let Some(source) = source else { return Some(None) };
+        let mut snapshot = Vec::new();
+        let is_of_end = source(id, &mut snapshot) == Some(end);
+        is_of_end.then(|| Some(Bytes::from(snapshot)))
+    }
+
     async fn write_records(&self) {
         self.recorder.write(&self.io, |key| self.core.borrow().holds(key)).await;
+        if self.recorder.has_failed() {
+            self.file_system.note_failure();
+        }
     }
 
     /// Whether a start would have to read so much that records are due although no file is full.

@@ -23,9 +23,11 @@ use ringlog_shard::storage::{
 pub const SMALL: StorageSettings = StorageSettings {
     journal: JournalSettings { file_bytes: 2 * 1024 * 1024, file_count_start: 2, file_count_max: 3 },
     tail_bytes_max: 64 * 1024 * 1024,
+    ..StorageSettings::DEV
 };
 
-pub const SEGMENTS_OF_64K: LogSettings = LogSettings { segment_bytes: 64 * 1024, index_interval_bytes: 4096 };
+pub const SEGMENTS_OF_64K: LogSettings =
+    LogSettings { segment_bytes: 64 * 1024, index_interval_bytes: 4096, ..LogSettings::KEEP_ALL };
 
 /// Runs `main` on each driver that this kernel allows; epoll always is one.
 pub fn on_each_driver<F: Future<Output = ()>>(main: impl Fn(Io) -> F) {

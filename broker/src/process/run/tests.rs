@@ -30,7 +30,7 @@ fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
         let observer = ShardObserver::new(shard.index, shard.publisher, 0);
         observer.event(5, FlightKind::ShardStarted, [0, 0]);
         let (gauges, io, storage) = (ShardGauges::default(), IoFigures::default(), StorageFigures::default());
-        observer.publish(&Published { now_ns: 1, now_ms: 1, gauges, io, storage });
+        observer.publish(Published { now_ns: 1, now_ms: 1, gauges, io, storage, ailments: Vec::new() });
     }
     let bound = plan.listeners[0];
     Ok(RunningNode {

@@ -46,6 +46,10 @@ struct OpenFile {
     inode: InodeId,
     read: bool,
     write: bool,
+    /// Written to, and its file not synced since.
+    is_unsynced: bool,
+    /// Failed syncs of any file that this handle was told of.
+    syncs_failed_told: u64,
 }
 
 /// All files of one host.
@@ -57,6 +61,11 @@ pub(crate) struct Disk {
     has_unnamed: bool,
     /// What all files together may hold, in bytes.
     capacity_bytes: u64,
+    /// One of so many syncs fails; 0 = none.
+    sync_fails_one_of: u64,
+    syncs_failed: u64,
+    /// Descriptors closed with unsynced writes: a kernel drops the error of those.
+    closed_unsynced: u64,
 }
 
 /// Capacity of a disk that nobody gave one: never reached.
@@ -72,7 +81,10 @@ impl Disk {
             open: BTreeMap::new(),
             next_inode: 1,
             has_unnamed: false,
+            closed_unsynced: 0,
             capacity_bytes: CAPACITY_BYTES,
+            sync_fails_one_of: 0,
+            syncs_failed: 0,
         }
     }
 
@@ -140,7 +152,9 @@ impl Disk {
             _ if options.write => return Err(ErrorKind::IsADirectory.into()),
             _ => {}
         }
-        self.open.insert(handle, OpenFile { inode, read: options.read, write: options.write });
+        let OpenOptions { read, write, .. } = options;
+        let syncs_failed_told = self.syncs_failed;
+        self.open.insert(handle, OpenFile { inode, read, write, is_unsynced: false, syncs_failed_told });
         Ok(())
     }
 
@@ -158,6 +172,7 @@ impl Disk {
 
     pub(crate) fn close(&mut self, handle: u64) {
         let Some(open) = self.open.remove(&handle) else { return };
+        self.closed_unsynced += u64::from(open.is_unsynced);
         if let Some(Inode::File(file)) = self.inodes.get_mut(&open.inode)
             && file.lock == Some(handle)
         {
@@ -199,6 +214,9 @@ impl Disk {
     pub(crate) fn write(&mut self, handle: u64, position: u64, bytes: &[u8]) -> io::Result<()> {
         let (sectors, range) = self.writable(handle, position, bytes)?;
         sectors.write(range, bytes);
+        if let Some(open) = self.open.get_mut(&handle) {
+            open.is_unsynced = true;
+        }
         Ok(())
     }
 
@@ -227,13 +245,40 @@ impl Disk {
     /// Makes the cached content of a file durable.
     pub(crate) fn sync_file(&mut self, handle: u64) -> io::Result<()> {
         self.file_mut(handle)?.sectors.sync();
+        let inode = self.opened(handle)?.inode;
+        self.open.values_mut().filter(|open| open.inode == inode).for_each(|open| open.is_unsynced = false);
         Ok(())
+    }
+
+    pub(crate) fn closed_unsynced(&self) -> u64 {
+        self.closed_unsynced
     }
 
     /// Asks for failed writes. It makes nothing durable, although syncfs(2) does: whoever rested on that would rest on
     /// luck, and a sync that was forgotten would not be found.
     pub(crate) fn sync_file_system(&mut self, handle: u64) -> io::Result<()> {
-        self.opened(handle).map(|_| ())
+        let failed = self.syncs_failed;
+        let open = self.open.get_mut(&handle).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        if std::mem::replace(&mut open.syncs_failed_told, failed) < failed {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        Ok(())
+    }
+
+    /// Lets a sync of the file fail: see [`Sectors::fail_sync`].
+    pub(crate) fn fail_sync(&mut self, handle: u64) -> io::Result<()> {
+        self.file_mut(handle)?.sectors.fail_sync();
+        self.syncs_failed += 1;
+        Err(io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// Lets one of so many syncs of files fail from now on; 0 = none.
+    pub(crate) fn set_failing_syncs(&mut self, one_of: u64) {
+        self.sync_fails_one_of = one_of;
+    }
+
+    pub(crate) fn sync_fails_one_of(&self) -> u64 {
+        self.sync_fails_one_of
     }
 
     pub(crate) fn set_capacity(&mut self, bytes: u64) {
@@ -322,8 +367,11 @@ impl Disk {
     pub(crate) fn sync_directory(&mut self, path: &Path) -> io::Result<()> {
         let inode = self.find(path)?;
         let directory = self.directory_mut(inode)?;
-        directory.durable = directory.cached.clone();
-        self.free_unreachable();
+        let removed = directory.durable.iter().any(|(name, inode)| directory.cached.get(name) != Some(inode));
+        directory.durable.clone_from(&directory.cached);
+        if removed {
+            self.free_unreachable();
+        }
         Ok(())
     }
 
@@ -348,7 +396,7 @@ impl Disk {
                 Inode::File(file) => {
                     file.lock = None;
                     match unsynced {
-                        UnsyncedData::Kept => file.sectors.sync(),
+                        UnsyncedData::Kept => file.sectors.keep(),
                         UnsyncedData::Lost => file.sectors.revert(),
                     }
                 }

@@ -35,26 +35,23 @@ impl SimDriver {
         Caller { executor: self.executor, token }
     }
 
-    fn try_send_slices(&self, socket: &SocketHandle, slices: &[&[u8]]) -> io::Result<usize> {
+    /// What the socket takes now.
+    fn room(&self, socket: &SocketHandle) -> io::Result<usize> {
+        let world = self.world.borrow();
+        world.network.endpoints.get(&socket_id(socket)).ok_or(io::ErrorKind::NotConnected)?.room()
+    }
+
+    /// Lets bytes travel for which there is room. `wanted` says whether there were any to send.
+    fn transmit(&self, socket: &SocketHandle, bytes: Bytes, wanted: bool) -> io::Result<usize> {
+        let count = bytes.len();
+        if count == 0 {
+            return if wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(0) };
+        }
         let mut world = self.world.borrow_mut();
         let id = socket_id(socket);
         let endpoint = world.network.endpoints.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
-        let room = endpoint.room()?;
-        let mut taken = Vec::new();
-        for slice in slices {
-            let count = slice.len().min(room - taken.len());
-            taken.extend_from_slice(slice.get(..count).unwrap_or(&[]));
-        }
-        if taken.is_empty() {
-            return if slices.iter().all(|slice| slice.is_empty()) {
-                Ok(0)
-            } else {
-                Err(io::ErrorKind::WouldBlock.into())
-            };
-        }
-        endpoint.take_room(taken.len());
-        let count = taken.len();
-        world.transmit_bytes(id, Bytes::from(taken));
+        endpoint.take_room(count);
+        world.transmit_bytes(id, bytes);
         Ok(count)
     }
 }
@@ -84,8 +81,19 @@ impl Driver for SimDriver {
     fn awake(&mut self) {}
 
     fn try_send(&mut self, socket: &SocketHandle, pieces: &[Bytes]) -> io::Result<usize> {
-        let slices: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
-        self.try_send_slices(socket, &slices)
+        let room = self.room(socket)?;
+        let bytes = match pieces {
+            [piece] => piece.slice(..piece.len().min(room)),
+            pieces => {
+                let mut bytes = Vec::new();
+                for piece in pieces {
+                    let count = piece.len().min(room - bytes.len());
+                    bytes.extend_from_slice(piece.get(..count).unwrap_or(&[]));
+                }
+                Bytes::from(bytes)
+            }
+        };
+        self.transmit(socket, bytes, pieces.iter().any(|piece| !piece.is_empty()))
     }
 
     fn try_send_file(
@@ -96,8 +104,13 @@ impl Driver for SimDriver {
         length: u64,
     ) -> io::Result<u64> {
         let length = usize::try_from(length.min(SENDFILE_BYTES_PER_CALL_MAX)).unwrap_or(usize::MAX);
-        let bytes = self.world.borrow().hosts[self.host].disk.read(handle(file), position, length)?;
-        self.try_send_slices(socket, &[&bytes]).map(|count| count as u64)
+        let room = self.room(socket)?;
+        let world = self.world.borrow();
+        let disk = &world.hosts[self.host].disk;
+        let bytes = Bytes::from(disk.read(handle(file), position, length.min(room))?);
+        let wanted = length > 0 && position < disk.length(handle(file))?;
+        drop(world);
+        self.transmit(socket, bytes, wanted).map(|count| count as u64)
     }
 
     fn cached_bytes(&mut self, file: &File, position: u64, length: u64) -> Option<u64> {

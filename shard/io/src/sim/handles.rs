@@ -25,8 +25,9 @@ impl Ledger {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
     }
 
-    pub(crate) fn take(&self) -> Vec<LedgerEntry> {
-        std::mem::take(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Moves what happened into `read`, which is empty.
+    pub(crate) fn take(&self, read: &mut Vec<LedgerEntry>) {
+        std::mem::swap(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner), read);
     }
 }
 

@@ -139,10 +139,9 @@ impl Drop for World {
 impl Inner {
     fn happen(&self, mut state: std::cell::RefMut<'_, WorldState>, time: u64, event: Event) {
         if let Event::Turn { executor } = event {
-            if state.executors[executor].turn_at != Some(time) {
+            if !state.is_turn_due(executor) {
                 return;
             }
-            state.executors[executor].turn_at = None;
             state.record(time, &event);
             drop(state);
             self.turn(executor);
@@ -186,15 +185,7 @@ impl Host {
         let executor = {
             let mut state = self.inner.state.borrow_mut();
             let random = Random::from_seed(state.random.next_u64());
-            state.executors.push(ExecutorState {
-                host: self.index,
-                alive: true,
-                mailbox: Vec::new(),
-                turn_at: None,
-                random,
-                submitted: 0,
-                completed: 0,
-            });
+            state.executors.push(ExecutorState::new(self.index, random));
             state.executors.len() - 1
         };
         let driver = SimDriver { world: Rc::clone(&self.inner.state), executor, host: self.index };
@@ -215,9 +206,21 @@ impl Host {
         self.inner.state.borrow_mut().hosts[self.index].wall_offset_ms += milliseconds;
     }
 
+    /// Lets one of so many syncs of a file fail from now on, 0 = none: an error once, after which the file passes for clean,
+    /// reads back as written, and has lost what was unsynced after the next crash. Synchronous writes do not fail.
+    pub fn fail_syncs(&self, one_of: u64) {
+        self.inner.state.borrow_mut().hosts[self.index].disk.set_failing_syncs(one_of);
+    }
+
     /// Gives the disk another size. What is on it stays, also when it is more.
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.inner.state.borrow_mut().hosts[self.index].disk.set_capacity(bytes);
+    }
+
+    /// Descriptors that were closed, not by a crash, with writes that nobody had synced: a kernel drops the error of such
+    /// writes, so there should be none.
+    pub fn descriptors_closed_unsynced(&self) -> u64 {
+        self.inner.state.borrow().hosts[self.index].disk.closed_unsynced()
     }
 
     /// Cuts the power: every executor of the host ends at once, peers see a reset, and the disk keeps what was synced;

@@ -212,9 +212,8 @@ impl Endpoint {
                     (bytes.len(), Returned::Bytes(bytes))
                 }
                 Receive::Into { mut buffer, max_bytes } => {
-                    let bytes = self.take(limit.min(max_bytes));
-                    buffer.put_slice(&bytes);
-                    (bytes.len(), Returned::Buffer(buffer))
+                    let count = self.take_into(&mut buffer, limit.min(max_bytes));
+                    (count, Returned::Buffer(buffer))
                 }
             };
             taken += count;
@@ -224,16 +223,34 @@ impl Endpoint {
     }
 
     fn take(&mut self, limit: usize) -> Bytes {
-        let mut taken = BytesMut::new();
-        while let Some(front) = self.inbox.front_mut().filter(|_| taken.len() < limit) {
-            let count = front.len().min(limit - taken.len());
-            taken.put_slice(front.get(..count).unwrap_or(&[]));
+        // What lies in one piece is handed on as it is.
+        let pieces = self.inbox.len();
+        match self.inbox.front_mut() {
+            Some(front) if front.len() > limit => return front.split_to(limit),
+            Some(front) if front.len() == limit || pieces == 1 => {
+                return self.inbox.pop_front().unwrap_or_default();
+            }
+            _ => {}
+        }
+        let present: usize = self.inbox.iter().map(Bytes::len).sum();
+        let mut taken = BytesMut::with_capacity(present.min(limit));
+        self.take_into(&mut taken, limit);
+        taken.freeze()
+    }
+
+    /// Moves up to `limit` bytes behind those in the buffer; answers how many.
+    fn take_into(&mut self, buffer: &mut BytesMut, limit: usize) -> usize {
+        let mut taken = 0;
+        while let Some(front) = self.inbox.front_mut().filter(|_| taken < limit) {
+            let count = front.len().min(limit - taken);
+            buffer.put_slice(front.get(..count).unwrap_or(&[]));
+            taken += count;
             front.advance(count);
             if front.is_empty() {
                 self.inbox.pop_front();
             }
         }
-        taken.freeze()
+        taken
     }
 
     pub(crate) fn shut(&mut self, how: Shutdown) {

@@ -45,7 +45,12 @@ impl WorldState {
             }
             FileOperation::Read { file, position, length } => self.read(host, &file, position, length),
             FileOperation::SyncData { file } | FileOperation::SyncAll { file } => {
-                done(disk.sync_file(handle(&file)))
+                let one_of = disk.sync_fails_one_of();
+                // Nothing is drawn while none fails, so that other runs stay as they are.
+                let fails = one_of > 0 && self.random.below(one_of) == 0;
+                let disk = &mut self.hosts[host].disk;
+                let handle = handle(&file);
+                done(if fails { disk.fail_sync(handle) } else { disk.sync_file(handle) })
             }
             FileOperation::StartWriteOut { file, .. } => done(disk.length(handle(&file)).map(|_| ())),
             FileOperation::Truncate { file, length } => done(disk.truncate(handle(&file), length)),

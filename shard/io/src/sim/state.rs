@@ -1,7 +1,6 @@
 //! What a simulated world knows: its clock, its one heap of events, hosts, executors and the network. Everything that
 //! happens is an event; every random choice comes from the one generator.
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -50,8 +49,12 @@ pub(crate) struct ExecutorState {
     pub(crate) host: usize,
     pub(crate) alive: bool,
     pub(crate) mailbox: Vec<Completion>,
-    /// When its next turn is due; other turns in the heap are stale.
-    pub(crate) turn_at: Option<u64>,
+    /// When its next turn is due.
+    pub(super) turn_at: Option<u64>,
+    /// Times of its turns on the agenda, latest first. One that is not due any more is passed over, or put off.
+    turns_planned: Vec<u64>,
+    /// By token: where an operation waits for somebody else.
+    waits: Vec<Option<WaitsAt>>,
     pub(crate) random: Random,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
@@ -62,6 +65,33 @@ pub(crate) struct ExecutorState {
 enum WaitsAt {
     Socket(u64),
     Listener(u64),
+}
+
+impl ExecutorState {
+    pub(super) fn new(host: usize, random: Random) -> Self {
+        Self {
+            host,
+            alive: true,
+            mailbox: Vec::new(),
+            turn_at: None,
+            turns_planned: Vec::new(),
+            waits: Vec::new(),
+            random,
+            submitted: 0,
+            completed: 0,
+        }
+    }
+
+    fn wait_at(&mut self, token: Token, place: WaitsAt) {
+        if token.0 >= self.waits.len() {
+            self.waits.resize(token.0 + 1, None);
+        }
+        self.waits[token.0] = Some(place);
+    }
+
+    fn wait_over(&mut self, token: Token) -> Option<WaitsAt> {
+        self.waits.get_mut(token.0)?.take()
+    }
 }
 
 /// See the module.
@@ -76,7 +106,8 @@ pub(crate) struct WorldState {
     pub(crate) executors: Vec<ExecutorState>,
     pub(crate) network: Network,
     pub(crate) ledger: Arc<Ledger>,
-    waits: BTreeMap<Caller, WaitsAt>,
+    /// Kept between uses, so that its memory is.
+    ledger_read: Vec<LedgerEntry>,
     next_id: u64,
 }
 
@@ -106,7 +137,7 @@ impl WorldState {
             executors: Vec::new(),
             network: Network::default(),
             ledger: Arc::default(),
-            waits: BTreeMap::new(),
+            ledger_read: Vec::new(),
             next_id: 1,
         }
     }
@@ -131,7 +162,33 @@ impl WorldState {
         let Some(state) = self.executors.get_mut(executor).filter(|state| state.alive) else { return };
         if state.turn_at.is_none_or(|due| due > time) {
             state.turn_at = Some(time);
+            self.plan_turn(executor, time);
+        }
+    }
+
+    /// Sees to it that something happens then or earlier.
+    fn plan_turn(&mut self, executor: usize, time: u64) {
+        let planned = &mut self.executors[executor].turns_planned;
+        if planned.last().is_none_or(|earliest| *earliest > time) {
+            planned.push(time);
             self.schedule(time, Event::Turn { executor });
+        }
+    }
+
+    /// A turn on the agenda has come. Whether it is due, or was put off since.
+    pub(super) fn is_turn_due(&mut self, executor: usize) -> bool {
+        let state = &mut self.executors[executor];
+        state.turns_planned.pop();
+        match state.turn_at {
+            Some(due) if due <= self.now => {
+                state.turn_at = None;
+                true
+            }
+            Some(due) => {
+                self.plan_turn(executor, due);
+                false
+            }
+            None => false,
         }
     }
 
@@ -150,7 +207,7 @@ impl WorldState {
 
     fn deliver_all(&mut self, finished: Vec<Finished>) {
         for (caller, result, returned) in finished {
-            self.waits.remove(&caller);
+            self.executors[caller.executor].wait_over(caller.token);
             self.deliver(caller, result, returned);
         }
     }
@@ -167,7 +224,7 @@ impl WorldState {
                 match self.network.listeners.get_mut(&id) {
                     Some(state) => {
                         state.accept(caller, listener);
-                        self.waits.insert(caller, WaitsAt::Listener(id));
+                        self.executors[caller.executor].wait_at(caller.token, WaitsAt::Listener(id));
                         self.pump_listener(id);
                     }
                     None => self.deliver(caller, Err(ErrorKind::InvalidInput.into()), Returned::None),
@@ -197,7 +254,7 @@ impl WorldState {
                 match self.network.endpoints.get_mut(&id) {
                     Some(endpoint) => {
                         endpoint.wait_writable(caller, socket);
-                        self.waits.insert(caller, WaitsAt::Socket(id));
+                        self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
                         self.pump(id);
                     }
                     None => self.deliver(caller, Ok(0), Returned::None),
@@ -208,7 +265,7 @@ impl WorldState {
                 match self.network.endpoints.get_mut(&id) {
                     Some(endpoint) => {
                         endpoint.wait_hang_up(caller, socket);
-                        self.waits.insert(caller, WaitsAt::Socket(id));
+                        self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
                         let mut finished = Vec::new();
                         endpoint.pump_hang_ups(&mut finished);
                         self.deliver_all(finished);
@@ -229,7 +286,7 @@ impl WorldState {
         match self.network.endpoints.get_mut(&id) {
             Some(endpoint) => {
                 endpoint.receive(caller, socket, receive);
-                self.waits.insert(caller, WaitsAt::Socket(id));
+                self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
                 self.pump(id);
             }
             None => self.deliver(caller, Err(ErrorKind::NotConnected.into()), receive.give_back()),
@@ -237,7 +294,7 @@ impl WorldState {
     }
 
     pub(crate) fn cancel(&mut self, caller: Caller) {
-        let returned = match self.waits.remove(&caller) {
+        let returned = match self.executors[caller.executor].wait_over(caller.token) {
             Some(WaitsAt::Socket(id)) => {
                 self.network.endpoints.get_mut(&id).and_then(|endpoint| endpoint.cancel(caller))
             }
@@ -394,7 +451,9 @@ impl WorldState {
 
     /// Acts on what happened to handles outside of operations.
     pub(crate) fn process_ledger(&mut self) {
-        for entry in self.ledger.take() {
+        let mut entries = std::mem::take(&mut self.ledger_read);
+        self.ledger.take(&mut entries);
+        for entry in entries.drain(..) {
             match entry {
                 LedgerEntry::SocketClosed(id) => self.close(id),
                 LedgerEntry::SocketShut(id, how) => self.shut(id, how),
@@ -406,6 +465,7 @@ impl WorldState {
                 }
             }
         }
+        self.ledger_read = entries;
     }
 
     fn shut(&mut self, id: u64, how: Shutdown) {

@@ -11,7 +11,7 @@ use crate::journal::frame::{FrameBuilder, FrameOrigin};
 use crate::journal::writer::create_file;
 use crate::journal::{JournalFileInfo, JournalPlace, JournalSettings};
 use crate::limits::{JOURNAL_FIRST_FILE_BYTES_MAX, JOURNAL_FRAME_BODY_BYTES_MAX};
-use crate::storage::checkpoint::synced_to_of;
+use crate::storage::cover::synced_to_of;
 use crate::storage::recovered::RecoveredPartition;
 
 /// Writes one core's first journal file, or as many as its partitions need, and advances their sequences.

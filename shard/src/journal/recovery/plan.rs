@@ -4,12 +4,12 @@
 //! entry; an invalid suffix above the last entry is for the scan to cut. Bytes without an entry stay. Where acknowledged
 //! bytes are missing the plan stops before the hole, says so and cuts nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ringlog_protocol::ids::Offset;
 
-use crate::journal::entry::{OffsetRange, SyncedTo};
+use crate::journal::entry::{OffsetRange, Reference, SyncedTo};
 use crate::journal::reader::{FoundBody, FoundEntry, UNKNOWN_EPOCH};
 use crate::storage::recovered::{CoveredEnd, SegmentInfo};
 
@@ -27,10 +27,11 @@ pub struct PartitionPlan {
     /// The newest, with its sequence.
     pub hard_state: Option<(u64, Bytes)>,
     pub next_sequence: u64,
-    /// End of what was acknowledged, without the last reference.
+    /// End of what was acknowledged, without the last run of references.
     pub covered: Option<CoveredEnd>,
-    /// The last entry, if it is a reference: it holds if its bytes check, else it is a tail.
-    pub last_reference: Option<Reference>,
+    /// The last run of references if nothing that waited for it follows: each holds if its bytes and those before it check,
+    /// the rest is a tail.
+    pub last_references: Vec<Reference>,
     /// What could not be planned. The rest is as good as it can be.
     pub damage: Option<PlannedDamage>,
 }
@@ -53,16 +54,6 @@ pub struct SegmentPlan {
 pub struct PlannedWrite {
     pub position: u32,
     pub bytes: Bytes,
-}
-
-/// Bytes that only the segment holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
-    pub segment_base: Offset,
-    pub position: u32,
-    pub length: u32,
-    pub crc: u32,
-    pub range: OffsetRange,
 }
 
 /// A hole in what was acknowledged.
@@ -96,7 +87,8 @@ pub fn plan_partition(
     let files = if plan.remove_folder { &[] } else { files };
     let synced = newest_state(&mut plan, &entries);
     let through = synced.map_or(deleted_at, |synced| synced.through);
-    let mut replay = Replay::new(plan, synced, files, last_sequence);
+    let tail = last_run(&entries, through);
+    let mut replay = Replay::new(plan, synced, files, tail);
     let mut expected = through + 1;
     for entry in entries.into_iter().filter(|entry| entry.sequence > through) {
         if frames_are_missing && entry.sequence != expected {
@@ -109,6 +101,26 @@ pub fn plan_partition(
         replay.apply(entry);
     }
     replay.finish(files)
+}
+
+/// Sequences of the last run of references, if nothing follows that was journalled only after it. Synced-to entries and
+/// copies wait for nobody, so they prove nothing.
+fn last_run(entries: &[FoundEntry], through: u64) -> BTreeSet<u64> {
+    let mut run = BTreeSet::new();
+    for entry in entries.iter().rev().take_while(|entry| entry.sequence > through) {
+        match &entry.body {
+            FoundBody::Reference(reference) => {
+                run.insert(entry.sequence);
+                if !reference.goes_on {
+                    break;
+                }
+            }
+            FoundBody::SyncedTo(_) => {}
+            _ if entry.carried => {}
+            _ => break,
+        }
+    }
+    run
 }
 
 /// Takes what only the newest entry of its kind says.
@@ -138,7 +150,10 @@ struct Replay {
     bases: Vec<Offset>,
     /// Where the last truncation cut each segment that it reached.
     cuts: BTreeMap<Offset, u32>,
-    last_sequence: u64,
+    /// Sequences of the last run of references, which may be a tail.
+    tail: BTreeSet<u64>,
+    /// Where the log ended before that run.
+    end_before_tail: Option<Option<CoveredEnd>>,
 }
 
 impl Replay {
@@ -146,7 +161,7 @@ impl Replay {
         plan: PartitionPlan,
         synced: Option<SyncedTo>,
         files: &[SegmentInfo],
-        last_sequence: u64,
+        tail: BTreeSet<u64>,
     ) -> Replay {
         let end = synced.map(|synced| CoveredEnd {
             offset: synced.offset,
@@ -155,7 +170,7 @@ impl Replay {
             position: synced.position,
         });
         let bases = files.iter().map(|file| file.base).collect();
-        Replay { plan, end, floor: end, bases, cuts: BTreeMap::new(), last_sequence }
+        Replay { plan, end, floor: end, bases, cuts: BTreeMap::new(), tail, end_before_tail: None }
     }
 
     fn damage(&mut self, detail: String) {
@@ -170,7 +185,6 @@ impl Replay {
         if self.plan.damage.is_some() {
             return;
         }
-        let is_last = entry.sequence == self.last_sequence;
         match entry.body {
             FoundBody::Data { segment_base, position, range, bytes } => {
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -178,15 +192,15 @@ impl Replay {
                     self.segment(segment_base).writes.push(PlannedWrite { position, bytes });
                 }
             }
-            FoundBody::Reference { segment_base, position, length, crc, range } => {
+            FoundBody::Reference(reference) => {
                 let before = self.end;
+                let Reference { segment_base, position, length, range, .. } = reference;
                 if !self.extend(segment_base, position, length, range) {
                     return;
                 }
-                let reference = Reference { segment_base, position, length, crc, range };
-                if is_last {
-                    self.end = before;
-                    self.plan.last_reference = Some(reference);
+                if self.tail.contains(&entry.sequence) {
+                    self.end_before_tail.get_or_insert(before);
+                    self.plan.last_references.push(reference);
                 } else {
                     self.segment(segment_base).references.push(reference);
                 }
@@ -255,6 +269,7 @@ impl Replay {
     }
 
     fn finish(mut self, files: &[SegmentInfo]) -> PartitionPlan {
+        self.end = self.end_before_tail.unwrap_or(self.end);
         for (base, cut) in &self.cuts {
             if let Some(segment) = self.plan.segments.get_mut(base).filter(|segment| !segment.remove) {
                 let written = segment.writes.last().map_or(0, PlannedWrite::end);
@@ -263,10 +278,16 @@ impl Replay {
         }
         let log_start = self.plan.log_start;
         let length_of = |base: Offset| files.iter().find(|file| file.base == base).map(|file| file.bytes);
-        // A file below the log's start may be gone for good reason: then it is not begun anew in its middle.
+        let bases: BTreeSet<Offset> =
+            files.iter().map(|file| file.base).chain(self.plan.segments.keys().copied()).collect();
+        let log_end = self.end.map(|end| end.offset);
+        let segment_end = |base: Offset| bases.range(next_offset(base)..).next().copied().or(log_end);
+        // A file below the log's start may be gone for good reason: then it is not begun anew in its middle, and nothing is
+        // asked of it that its removal took.
         self.plan.segments.retain(|base, segment| {
-            let is_retired = *base < log_start && length_of(*base).is_none();
-            !(is_retired && segment.writes.first().is_some_and(|write| write.position > 0))
+            let is_gone = *base < log_start && length_of(*base).is_none();
+            let is_retired = segment_end(*base).is_some_and(|end| end <= log_start);
+            !is_gone || !(is_retired || segment.writes.first().is_some_and(|write| write.position > 0))
         });
         let hole = self.find_hole(&length_of);
         if let Some(hole) = hole {
@@ -318,6 +339,10 @@ impl Replay {
     }
 }
 
+fn next_offset(base: Offset) -> Offset {
+    Offset(base.0.saturating_add(1))
+}
+
 impl PlannedWrite {
     /// Position after its last byte.
     #[must_use]
@@ -327,12 +352,14 @@ impl PlannedWrite {
 }
 
 impl PartitionPlan {
-    /// The covered end once the last reference was found to check.
+    /// The covered end once the first `count` of the last references were found to check.
     #[must_use]
-    pub fn covered_with_last_reference(&self) -> Option<CoveredEnd> {
-        let Reference { segment_base, position, length, range, .. } = self.last_reference.as_ref()?;
-        let OffsetRange { end: offset, epoch, .. } = *range;
-        let position = position.saturating_add(*length);
-        Some(CoveredEnd { offset, epoch, segment_base: *segment_base, position })
+    pub fn covered_with(&self, count: usize) -> Option<CoveredEnd> {
+        let Some(last) = count.checked_sub(1).and_then(|index| self.last_references.get(index)) else {
+            return self.covered;
+        };
+        let Reference { segment_base, position, length, range, .. } = *last;
+        let position = position.saturating_add(length);
+        Some(CoveredEnd { offset: range.end, epoch: range.epoch, segment_base, position })
     }
 }

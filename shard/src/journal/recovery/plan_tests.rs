@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
 
 use super::plan::{PartitionPlan, plan_partition};
-use crate::journal::entry::{OffsetRange, SyncedTo};
+use crate::journal::entry::{OffsetRange, Reference, SyncedTo};
 use crate::journal::reader::{FoundBody, FoundEntry};
 use crate::storage::recovered::SegmentInfo;
 
@@ -408,8 +408,19 @@ fn data(sequence: u64, base: i64, end: i64, position: u32, bytes: &'static [u8])
 
 fn reference(sequence: u64, base: i64, end: i64, position: u32, length: u32) -> FoundEntry {
     let range = OffsetRange { base: Offset(base), end: Offset(end), epoch: LeaderEpoch(1) };
-    let body = FoundBody::Reference { segment_base: Offset(0), position, length, crc: 7, range };
-    FoundEntry { key: KEY, sequence, carried: false, body }
+    let reference = Reference { segment_base: Offset(0), position, length, crc: 7, range, goes_on: false };
+    FoundEntry { key: KEY, sequence, carried: false, body: FoundBody::Reference(reference) }
+}
+
+fn going_on(mut entry: FoundEntry) -> FoundEntry {
+    if let FoundBody::Reference(reference) = &mut entry.body {
+        reference.goes_on = true;
+    }
+    entry
+}
+
+fn carried(entry: FoundEntry) -> FoundEntry {
+    FoundEntry { carried: true, ..entry }
 }
 
 #[test]
@@ -458,18 +469,64 @@ fn a_file_shorter_than_what_was_synced_is_damage_and_is_not_touched() {
     assert!(plan.segments.is_empty(), "{:?}", plan.segments);
 }
 
+/// How many references at the end may be a tail, and how many before must check.
+fn check_references(entries: Vec<FoundEntry>, tail: usize, must_check: usize) -> PartitionPlan {
+    let files = [SegmentInfo { base: Offset(0), bytes: 100 }];
+    let plan = plan_partition(entries, &files, false);
+    assert_eq!(plan.damage, None);
+    let before = plan.segments.get(&Offset(0)).map_or(0, |segment| segment.references.len());
+    assert_eq!((plan.last_references.len(), before), (tail, must_check));
+    plan
+}
+
 #[test]
 fn a_reference_at_the_end_may_be_a_tail_and_one_before_it_must_check() {
-    let files = [SegmentInfo { base: Offset(0), bytes: 12 }];
-    let last = plan_partition(vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8)], &files, false);
-    assert_eq!(last.covered.map(|end| end.position), Some(4));
-    assert_eq!(
-        last.covered_with_last_reference().map(|end| (end.offset, end.position)),
-        Some((Offset(5), 12))
-    );
-    let entries = vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8), data(3, 5, 6, 12, b"b")];
-    let plan = plan_partition(entries, &files, false);
-    assert_eq!(plan.last_reference, None);
-    assert_eq!(plan.segments[&Offset(0)].references.len(), 1);
+    let entries = vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8)];
+    let plan = check_references(entries.clone(), 1, 0);
+    assert_eq!(plan.covered.map(|end| end.position), Some(4));
+    assert_eq!(plan.covered_with(0).map(|end| end.position), Some(4));
+    assert_eq!(plan.covered_with(1).map(|end| (end.offset, end.position)), Some((Offset(5), 12)));
+    let plan = check_references([entries, vec![data(3, 5, 6, 12, b"b")]].concat(), 0, 1);
     assert_eq!(plan.covered.map(|end| end.position), Some(13));
+}
+
+#[test]
+fn a_run_of_references_is_a_tail_as_a_whole() {
+    let run = vec![reference(2, 2, 5, 4, 8), going_on(reference(4, 5, 6, 12, 8))];
+    let plan = check_references([vec![reference(1, 0, 2, 0, 4)], run.clone()].concat(), 2, 1);
+    assert_eq!(plan.covered.map(|end| end.position), Some(4));
+    assert_eq!(plan.covered_with(1).map(|end| end.position), Some(12));
+    assert_eq!(plan.covered_with(2).map(|end| end.position), Some(20));
+    let next = reference(5, 6, 7, 20, 8);
+    check_references([vec![reference(1, 0, 2, 0, 4)], run, vec![next]].concat(), 1, 3);
+}
+
+#[test]
+fn what_waits_for_no_reference_does_not_prove_one() {
+    let state = |sequence| FoundEntry {
+        key: KEY,
+        sequence,
+        carried: false,
+        body: FoundBody::HardState { state: Bytes::from_static(b"vote") },
+    };
+    let synced = |sequence, through, position| FoundEntry {
+        key: KEY,
+        sequence,
+        carried: false,
+        body: FoundBody::SyncedTo(SyncedTo {
+            through,
+            epoch: LeaderEpoch(1),
+            offset: Offset(2),
+            segment_base: Offset(0),
+            position,
+        }),
+    };
+    let entries = vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8)];
+    check_references([entries.clone(), vec![synced(3, 1, 4)]].concat(), 1, 0);
+    check_references([entries.clone(), vec![carried(state(3))]].concat(), 1, 0);
+    check_references([entries.clone(), vec![synced(4, 1, 4), carried(reference(2, 2, 5, 4, 8))]].concat(), 1, 0);
+    check_references([entries.clone(), vec![state(3)]].concat(), 0, 1);
+    // Covered: neither a tail nor anything to look at.
+    let covered = synced(3, 2, 12);
+    check_references([entries, vec![covered]].concat(), 0, 0);
 }

@@ -8,14 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ringlog_io::{DirectoryEntry, File, Io, OpenOptions, Priority, Task};
 use ringlog_protocol::ids::TopicPartition;
 
 use super::generation::write_core;
-use super::plan::{PartitionPlan, PlannedWrite, Reference, SegmentPlan, plan_partition};
+use super::plan::{PartitionPlan, PlannedWrite, SegmentPlan, plan_partition};
 use crate::journal::JournalError;
+use crate::journal::entry::Reference;
 use crate::journal::format::{MANIFEST_NAME, Manifest, ManifestError, generation_name};
 use crate::journal::frame::FrameOrigin;
 use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
@@ -28,7 +30,9 @@ use crate::storage::folder::{
 use crate::storage::recovered::{
     CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery,
 };
+use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::settings::StorageSettings;
+use crate::storage::space::NodeSpace;
 use crate::storage::{Damage, DataDirectory};
 
 /// Why a node cannot start from its directory.
@@ -106,13 +110,18 @@ pub async fn recover_with(
     let mut partitions = replay_all(io, &data, work, &mut report, hook).await?;
     partitions.sort_by_key(|partition| partition.key);
     report.partitions = partitions.len() as u64;
+    let checkpoints = directory.checkpoints();
+    if let Some(manifest) = &old {
+        hand_out_checkpoints(io, &checkpoints, manifest.generation, &mut partitions, &mut report).await;
+    }
 
     let manifest = Manifest {
         core_count,
         generation: old.map_or(1, |manifest| manifest.generation + 1),
         salt: io.random_u64(),
     };
-    let shards = write_generation(io, &journal, &data, &manifest, partitions, core_of, settings).await?;
+    let mut shards = write_generation(io, &journal, &data, &manifest, partitions, core_of, settings).await?;
+    write_checkpoints(io, &checkpoints, &mut shards).await;
     step(hook, RecoveryStep::GenerationWritten)?;
     let path = journal.join(MANIFEST_NAME);
     io.replace_file(&path, manifest.encode()).await.map_err(|source| RecoveryError::Io { path, source })?;
@@ -120,11 +129,52 @@ pub async fn recover_with(
     // Damage keeps its evidence: somebody may bring back by hand what recovery would not guess.
     let keep = old.filter(|_| !report.corruption.is_empty()).map(|manifest| manifest.generation);
     remove_old_generations(io, &journal, manifest.generation, keep).await?;
+    if let Err(error) = remove_old_checkpoints(io, &checkpoints, manifest.generation).await {
+        // Never read again: its name states another generation.
+        tracing::warn!(path = %checkpoints.display(), %error, "an old checkpoint stays");
+    }
     Ok(NodeRecovery { shards, report })
 }
 
 fn step(hook: RecoveryHook<'_>, step: RecoveryStep) -> Result<(), RecoveryError> {
     hook(step).map_err(|source| RecoveryError::Stopped { step, source })
+}
+
+/// Gives each partition what the old generation's checkpoints knew of it. Without them it is scanned.
+async fn hand_out_checkpoints(
+    io: &Io,
+    folder: &Path,
+    generation: u64,
+    partitions: &mut [RecoveredPartition],
+    report: &mut RecoveryReport,
+) {
+    let (mut found, read_bytes) = match read_checkpoints(io, folder, generation).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(path = %folder.display(), %error, "checkpoints cannot be read; all partitions are scanned");
+            return;
+        }
+    };
+    report.checkpoint_bytes = read_bytes;
+    for partition in partitions.iter_mut().filter(|partition| partition.damage.is_none()) {
+        partition.checkpoint = found.remove(&partition.key);
+        report.checkpointed += u64::from(partition.checkpoint.is_some());
+    }
+}
+
+/// Begins each core's checkpoint file with what is known, so that the old ones may go.
+async fn write_checkpoints(io: &Io, folder: &Path, shards: &mut [ShardRecovery]) {
+    for shard in shards {
+        let FrameOrigin { generation, core, .. } = shard.journal.origin;
+        let known = shard.partitions.iter().filter_map(|partition| partition.checkpoint.as_deref());
+        match CheckpointPlace::create(io, folder, core, generation, known).await {
+            Ok(place) => shard.checkpoint = place,
+            Err(error) => {
+                tracing::warn!(path = %folder.display(), %error, "a checkpoint cannot be written; it is begun anew later");
+                shard.checkpoint = CheckpointPlace::empty(folder, core, generation);
+            }
+        }
+    }
 }
 
 async fn read_manifest(
@@ -457,32 +507,43 @@ impl PartitionReplay<'_> {
             }
             Err(error) => return Err(error),
         };
+        let mut damage = None;
         for reference in &plan.references {
-            if !self.reference_checks(&file, reference).await? {
+            if self.sound_bytes(&file, reference).await?.is_none() {
                 let detail = format!("{} bytes that a journal entry names do not check", reference.length);
-                return Ok(Some(Damage {
-                    path: path.to_owned(),
-                    position: u64::from(reference.position),
-                    detail,
-                }));
+                damage = Some(Damage { path: path.to_owned(), position: u64::from(reference.position), detail });
+                break;
             }
         }
-        for run in contiguous_runs(&plan.writes) {
+        // What lies before the damage is restored; behind it nothing is touched.
+        let bound = damage.as_ref().map_or(u64::MAX, |damage| damage.position);
+        let sound = plan.writes.partition_point(|write| u64::from(write.position) < bound);
+        let writes = plan.writes.get(..sound).unwrap_or_default();
+        for run in contiguous_runs(writes) {
             self.write_run(&file, run).await?;
         }
+        if cfg!(feature = "planted-replay-shortens")
+            && let Some(last) = writes.last()
+        {
+            self.io.truncate(&file, u64::from(last.end())).await?;
+        }
         if let Some(length) = plan.exact_length
+            && damage.is_none()
             && self.io.file_length(&file).await? > u64::from(length)
         {
             self.io.truncate(&file, u64::from(length)).await?;
         }
         // Also when every byte was in place: it may be in the page cache only.
         self.io.sync_all(&file).await?;
-        Ok(None)
+        Ok(damage)
     }
 
-    async fn reference_checks(&self, file: &File, reference: &Reference) -> io::Result<bool> {
+    /// The bytes that a reference names, if they check.
+    async fn sound_bytes(&self, file: &File, reference: &Reference) -> io::Result<Option<Bytes>> {
         let bytes = self.io.read_at(file, u64::from(reference.position), reference.length as usize).await?;
-        Ok(bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc)
+        let is_sound =
+            bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc;
+        Ok(is_sound.then_some(bytes))
     }
 
     async fn write_run(&mut self, file: &File, run: &[PlannedWrite]) -> io::Result<()> {
@@ -492,31 +553,36 @@ impl PartitionReplay<'_> {
         let present = self.io.read_at(file, position, length).await?;
         if is_equal(&present, run) {
             self.verified_bytes += length as u64;
-            return Ok(());
+        } else {
+            self.restored_bytes += length as u64;
         }
-        self.restored_bytes += length as u64;
+        // Also what is equal: it was read from the page cache, and after a failed sync that holds, as clean, what the device
+        // does not. Written again it is synced for good; the journal keeps it until then.
         self.io.write_at(file, position, run.iter().map(|write| write.bytes.clone()).collect()).await
     }
 
-    /// The end of what was acknowledged; a last reference counts if its bytes are there.
+    /// The end of what was acknowledged; of the last references those count whose bytes are there, up to the first whose
+    /// bytes are not.
     async fn covered(&self, plan: &PartitionPlan) -> io::Result<Option<CoveredEnd>> {
-        let Some(reference) = &plan.last_reference else { return Ok(plan.covered) };
-        let path = self.folder.join(segment_name(reference.segment_base));
-        let file = match self
-            .io
-            .open(&path, OpenOptions { read: true, write: true, ..OpenOptions::default() })
-            .await
-        {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(plan.covered),
-            Err(error) => return Err(error),
-        };
-        if !self.reference_checks(&file, reference).await? {
-            return Ok(plan.covered);
+        let mut sound = 0;
+        for reference in &plan.last_references {
+            let path = self.folder.join(segment_name(reference.segment_base));
+            let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+            let file = match self.io.open(&path, options).await {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) => return Err(error),
+            };
+            let Some(bytes) = self.sound_bytes(&file, reference).await? else { break };
+            // Nobody knows whether the sync before the crash went well: see `write_run`.
+            self.io.write_at(&file, u64::from(reference.position), vec![bytes]).await?;
+            self.io.sync_all(&file).await?;
+            sound += 1;
         }
-        self.io.sync_all(&file).await?;
-        self.sync_names().await?;
-        Ok(plan.covered_with_last_reference())
+        if sound > 0 {
+            self.sync_names().await?;
+        }
+        Ok(plan.covered_with(sound))
     }
 }
 
@@ -563,6 +629,7 @@ fn recovered(
         next_sequence: plan.next_sequence,
         segments,
         covered,
+        checkpoint: None,
         damage,
     }
 }
@@ -590,6 +657,7 @@ async fn write_generation(
     }
     io.create_directories(&directory).await.map_err(failed)?;
     io.sync_directory(journal).await.map_err(failed)?;
+    let space = NodeSpace::new(manifest.core_count);
     let mut shards = Vec::with_capacity(by_core.len());
     for (core, mut partitions) in (0..).zip(by_core) {
         let origin = FrameOrigin { generation: manifest.generation, salt: manifest.salt, core };
@@ -600,6 +668,8 @@ async fn write_generation(
             data: data.to_owned(),
             journal: place,
             journal_files: files,
+            checkpoint: CheckpointPlace::default(),
+            space: Arc::clone(&space),
         });
     }
     Ok(shards)
