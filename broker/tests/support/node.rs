@@ -32,6 +32,7 @@ const CORE_MEMORY_BYTES: u64 = 64 << 20;
 const STORAGE: StorageSettings = StorageSettings {
     journal: JournalSettings { file_bytes: 2 << 20, file_count_start: 2, file_count_max: 3 },
     tail_bytes_max: 4 << 20,
+    ..StorageSettings::DEV
 };
 
 /// How a node is built; each start of one host may differ.

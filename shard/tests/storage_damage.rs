@@ -1,0 +1,164 @@
+//! Bytes that went bad while a core serves: the read that meets them fails with file and position, everything around them
+//! is served, and health knows.
+
+mod storage_support;
+
+use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ringlog_io::Io;
+use ringlog_protocol::ids::{Offset, TopicPartition};
+use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, ReadError, StorageSettings};
+use storage_support::*;
+
+/// Next to nothing stays in memory, so that reads go to files.
+const NO_TAIL: StorageSettings = StorageSettings { tail_bytes_max: 64 * 1024, ..SMALL };
+const RECORDS: i64 = 10;
+const BATCHES: i64 = 40;
+
+/// A partition of 40 batches, all of them in one segment file, and a neighbour.
+async fn filled(io: &Io, path: &Path) -> Core {
+    let directory = open_directory(io, path).await;
+    let storage = start(io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+    let settings = ringlog_shard::storage::LogSettings { index_interval_bytes: 8192, ..SEGMENTS_OF_64K };
+    let settings = ringlog_shard::storage::LogSettings { segment_bytes: 1 << 20, ..settings };
+    let mut core = Core::open(storage, Rc::new(RefCell::new(Model::default())), settings).await;
+    core.create([partition(1, 0), partition(1, 1)], settings);
+    for salt in 0..BATCHES {
+        core.append(partition(1, 0), RECORDS as u32, 200, salt as u64).await;
+        core.append(partition(1, 1), RECORDS as u32, 200, salt as u64).await;
+        core.settle(io).await;
+        core.storage.checkpoint().await.expect("checkpoint");
+    }
+    core
+}
+
+fn segment_file(path: &Path, key: TopicPartition) -> PathBuf {
+    path.join("data")
+        .join(key.topic.to_string())
+        .join(key.partition.0.to_string())
+        .join("00000000000000000000.log")
+}
+
+/// Where each batch of the file begins.
+fn positions(file: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(file).expect("readable");
+    let mut positions = vec![0];
+    loop {
+        let at = *positions.last().expect("one at least") as usize;
+        let Some(length) = bytes.get(at + 8..at + 12) else { break };
+        let next = at + 12 + u32::from_be_bytes(length.try_into().expect("four")) as usize;
+        if next >= bytes.len() {
+            break;
+        }
+        positions.push(next as u64);
+    }
+    positions
+}
+
+fn overwrite(file: &Path, position: u64, bytes: &[u8]) {
+    let file = std::fs::OpenOptions::new().write(true).open(file).expect("there");
+    file.write_all_at(bytes, position).expect("writable");
+}
+
+async fn read(
+    io: &Io,
+    storage: &CoreStorage,
+    id: LogId,
+    from: i64,
+    bytes_max: u32,
+) -> Result<(Vec<u8>, i64), ReadError> {
+    let end = storage.log(id).log_end();
+    let read = storage.plan_read(id, Offset(from), end, bytes_max, true)?.run(io).await?;
+    let mut all = Vec::new();
+    for piece in read.pieces {
+        match piece {
+            LogPiece::Memory(bytes) => all.extend_from_slice(bytes.bytes()),
+            LogPiece::File { file, position, length } => {
+                all.extend_from_slice(&io.read_at(&file, position, length as usize).await.expect("read"));
+            }
+        }
+    }
+    Ok((all, read.next_offset.0))
+}
+
+#[test]
+fn a_batch_whose_bytes_changed_is_refused_and_its_neighbours_are_served() {
+    on_each_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let core = filled(&io, folder.path()).await;
+        let (key, neighbour) = (partition(1, 0), partition(1, 1));
+        let (id, storage) = (core.logs[&key], &core.storage);
+        let file = segment_file(folder.path(), key);
+        let starts = positions(&file);
+        assert_eq!(starts.len() as i64, BATCHES);
+        let bad = 7_usize;
+        overwrite(&file, starts[bad] + 500, b"not what was written");
+        let (bytes, next) = read(&io, storage, id, 0, 1 << 20).await.expect("what lies before is served");
+        assert_eq!((bytes.len() as u64, next), (starts[bad], bad as i64 * RECORDS));
+        match read(&io, storage, id, next, 1 << 20).await {
+            Err(ReadError::Corrupt { path, position, .. }) => {
+                assert_eq!((path, position), (file.clone(), starts[bad]))
+            }
+            other => panic!("{other:?}"),
+        }
+        let (after, next) =
+            read(&io, storage, id, next + RECORDS, 1 << 20).await.expect("what lies behind is served");
+        assert!(after.len() > 10_000 && next > (bad as i64 + 1) * RECORDS, "{next}");
+        assert!(read(&io, storage, id, next - 1, 1 << 20).await.is_ok(), "a second time");
+        assert_eq!(
+            read_all(&io, storage, core.logs[&neighbour], 100_000).await.len() as u64,
+            storage.log(core.logs[&neighbour]).size_bytes()
+        );
+        let damaged = storage.damaged();
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        assert_eq!((damaged[0].0, damaged[0].1.position), (key, starts[bad]));
+        assert_eq!(storage.stats().damaged_places, 1);
+        // It goes with the records: deleting them is the way out.
+        storage.advance_log_start(id, Offset(BATCHES * RECORDS)).expect("open");
+        storage.log_start_durable(id, Offset(BATCHES * RECORDS)).await.expect("durable");
+        while storage.log(id).segment_count() > 0 {
+            io.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert_eq!(storage.stats().damaged_places, 0);
+    });
+}
+
+#[test]
+fn a_header_that_is_gone_hides_no_more_than_its_index_interval() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let core = filled(&io, folder.path()).await;
+        let id = core.logs[&partition(1, 0)];
+        let file = segment_file(folder.path(), partition(1, 0));
+        let starts = positions(&file);
+        overwrite(&file, starts[9], &[0; 61]);
+        let (before, next) = read(&io, &core.storage, id, 0, 1 << 20).await.expect("before");
+        assert_eq!((before.len() as u64, next), (starts[9], 9 * RECORDS));
+        assert!(matches!(read(&io, &core.storage, id, next, 1 << 20).await, Err(ReadError::Corrupt { .. })));
+        let reachable = (0..BATCHES).filter(|batch| *batch > 9);
+        let mut served = 0;
+        for batch in reachable {
+            if read(&io, &core.storage, id, batch * RECORDS, 2000).await.is_ok() {
+                served += 1;
+            }
+        }
+        assert!(served > BATCHES - 10 - 8, "{served} batches behind it are served");
+    });
+}
+
+#[test]
+fn what_was_read_once_is_not_read_again_to_be_checked() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let core = filled(&io, folder.path()).await;
+        let id = core.logs[&partition(1, 0)];
+        let file = segment_file(folder.path(), partition(1, 0));
+        read(&io, &core.storage, id, 0, 1 << 20).await.expect("sound");
+        overwrite(&file, positions(&file)[3] + 500, b"after it was checked");
+        assert!(read(&io, &core.storage, id, 0, 1 << 20).await.is_ok());
+        assert_eq!(core.storage.stats().damaged_places, 0);
+    });
+}
