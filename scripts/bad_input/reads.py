@@ -44,6 +44,26 @@ def list_offsets(context):
             peer.list_offset(TOPIC, 0, timestamp)
 
 
+@case("47 DeleteRecords")
+def delete_records(context):
+    with context.connect() as peer:
+        start, end = peer.list_offset(TOPIC, 0, -2)[2], peer.list_offset(TOPIC, 0, -1)[2]
+        for before in (INT64_MAX, -2, INT64_MIN, end + 1):
+            error, low_watermark = peer.delete_records(TOPIC, 0, before)
+            if (error, low_watermark) != (1, -1):
+                raise Unexpected(f"before {before}: error {error}, low watermark {low_watermark}, expected 1, -1")
+        for topic, partition in ((TOPIC, -1), (TOPIC, 999_999), ("no-such-topic", 0), ("bad/name", 0), ("", 0)):
+            error, _ = peer.delete_records(topic, partition, 0)
+            if error != 3:
+                raise Unexpected(f"{topic!r}-{partition}: error {error}, expected 3")
+        for timeout_ms in (-1, 0, INT32_MAX):
+            answer = peer.delete_records(TOPIC, 0, 0, timeout_ms)
+            if answer != (0, start):
+                raise Unexpected(f"below the start, timeout {timeout_ms}: {answer}, expected 0, {start}")
+        if (peer.list_offset(TOPIC, 0, -2)[2], peer.list_offset(TOPIC, 0, -1)[2]) != (start, end):
+            raise Unexpected("a refused deletion moved the log's ends")
+
+
 def new_producer(peer, timeout_ms=1000):
     """(error, producer id, epoch) of a fresh idempotent producer; waits while the coordinator loads."""
     for _ in range(100):

@@ -74,18 +74,20 @@ fn segments_below_a_durable_start_go_and_a_restart_finds_the_rest() {
                 core.storage.plan_read(id, Offset(504), Offset(1000), 1, true).is_err(),
                 "below the start"
             );
-            let log = core.storage.log(id);
-            assert_eq!((log.log_start(), log.log_end()), (Offset(505), Offset(1000)));
-            assert_eq!(log.epochs()[0].start, Offset(505), "epochs begin at the start");
-            drop(log);
+            {
+                let log = core.storage.log(id);
+                assert_eq!((log.log_start(), log.log_end()), (Offset(505), Offset(1000)));
+                assert_eq!(log.epochs()[0].start, Offset(505), "epochs begin at the start");
+            }
             read_all(&io, &core.storage, id, 100_000).await
         };
         let core = open(&io, folder.path()).await;
         let id = core.logs[&key];
-        let log = core.storage.log(id);
-        assert_eq!((log.log_start(), log.log_end()), (Offset(505), Offset(1000)));
-        assert!(log.damage().is_none());
-        drop(log);
+        {
+            let log = core.storage.log(id);
+            assert_eq!((log.log_start(), log.log_end()), (Offset(505), Offset(1000)));
+            assert!(log.damage().is_none());
+        }
         assert_eq!(read_all(&io, &core.storage, id, 100_000).await, after);
     });
 }
@@ -199,17 +201,18 @@ async fn check_and_open(io: &Io, cores: u32, told: &Told) -> Vec<Core> {
     for storage in start_cores(io, recovery, SMALL).await {
         let core = Core::open(storage, Rc::new(RefCell::new(Model::default())), SEGMENTS_OF_64K).await;
         for (key, id) in &core.logs {
-            let log = core.storage.log(*id);
-            assert!(log.damage().is_none(), "{key}: {:?}", log.damage());
+            let (damage, start, log_end) = {
+                let log = core.storage.log(*id);
+                (log.damage().cloned(), log.log_start(), log.log_end())
+            };
+            assert_eq!(damage, None, "{key}");
             let (durable, asked) = told.durable.borrow().get(key).copied().unwrap_or_default();
-            let start = log.log_start();
             assert!(
                 start >= durable && start <= asked.max(durable),
                 "{key}: {start}, told {durable}, asked {asked}"
             );
             let end = told.acknowledged_end.borrow().get(key).copied().unwrap_or_default();
-            assert!(log.log_end() >= end, "{key}: ends at {}, acknowledged to {end}", log.log_end());
-            drop(log);
+            assert!(log_end >= end, "{key}: ends at {log_end}, acknowledged to {end}");
             read_all(io, &core.storage, *id, 100_000).await;
             told.durable.borrow_mut().insert(*key, (start, start));
         }
@@ -232,13 +235,15 @@ async fn live(io: Io, cores: u32, told: Rc<Told>) {
             }
             1 | 2 => {
                 core.settle(&io).await;
-                let log = core.storage.log(id);
-                told.acknowledged_end.borrow_mut().insert(key, log.durable_end());
-                let span = (log.durable_end().0 - log.log_start().0) as u64;
+                let (log_start, durable_end) = {
+                    let log = core.storage.log(id);
+                    (log.log_start(), log.durable_end())
+                };
+                told.acknowledged_end.borrow_mut().insert(key, durable_end);
+                let span = (durable_end.0 - log_start.0) as u64;
                 let share =
                     if io.random_u64().is_multiple_of(4) { span } else { io.random_u64() % (span + 1) };
-                let start = Offset(log.log_start().0 + share as i64);
-                drop(log);
+                let start = Offset(log_start.0 + share as i64);
                 told.durable.borrow_mut().entry(key).or_default().1 = start;
                 core.storage.advance_log_start(id, start).expect("open");
                 if io.random_u64().is_multiple_of(2) {
