@@ -530,6 +530,12 @@ async fn find_slot(shared: &Rc<Shared>, bytes: u64) -> Slot {
             return slot;
         }
         let retired = shared.state.borrow_mut().ring.retire_current();
+        if cfg!(feature = "planted-recycle-before-synced-to") {
+            let ring = &mut shared.state.borrow_mut().ring;
+            if let Some(serial) = ring.filled_through() {
+                ring.release_through(serial, usize::MAX, 0);
+            }
+        }
         if retired && let Some(observer) = shared.observer() {
             observer.file_filled();
         }

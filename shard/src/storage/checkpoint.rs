@@ -1,7 +1,7 @@
 //! The checkpointer: brings unflushed records into segments so that journal files can be used again.
 //!
 //! Owns the order: flush and sync, then a durable synced-to or copy for each log, then the file is free. Files go oldest
-//! first, the work for one is spread over the time in which the next one fills ([`super::pace`]), and logs with little due
+//! first, the work for one is spread over the time in which the next one fills (`pace`), and logs with little due
 //! are copied forward once instead of synced. It runs in the background and never holds the core's state over an await.
 
 use std::rc::Rc;
@@ -142,9 +142,6 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
         // Records come with bypass, beside which journal files fill slowly: spread over that time they would come too late.
         Scope::Records | Scope::Everything | Scope::Deletions => Schedule::at_once(now),
     };
-    if let Some(serial) = freed.filter(|_| cfg!(feature = "planted-recycle-before-synced-to")) {
-        inner.journal.release_after(inner.journal.ticket(), serial);
-    }
     let outcome = carry_out(inner, work.jobs, schedule).await;
     let _urgent = Urgent::new(&inner.journal);
     if matches!(scope, Scope::Everything | Scope::Records) {
