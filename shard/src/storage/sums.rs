@@ -58,7 +58,7 @@ pub(crate) struct BlockSums {
     pending: Vec<u32>,
 }
 
-/// What of [`BlockSums`] is persisted in a checkpoint.
+/// The checksums of a segment's prefix, as a checkpoint persists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SumsState {
     pub partial: u32,
