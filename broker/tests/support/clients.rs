@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,16 +12,17 @@ use ringlog_bench::client::address::{AddressOrigin, BrokerAddress};
 use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
 use ringlog_bench::client::fetcher::FetchConfig;
 use ringlog_bench::client::producer::{Acks, Delivered, OutBatch, Producer, ProducerConfig};
-use ringlog_bench::client::reader::{Reader, ReaderOptions, RecordSink};
+use ringlog_bench::client::reader::{FetchTiming, Reader, ReaderOptions, RecordSink};
 use ringlog_bench::client::{Client, ClientConfig, ClientError};
 use ringlog_io::{Io, Monotonic};
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_protocol::records::compression::Compression;
 use ringlog_protocol::records::reader::Record;
 
-use super::history::{History, PROMPT_WITHIN, Place, RecordId, Violation};
+use super::history::{History, LogNumber, PROMPT_WITHIN, Place, Promise, RecordId, Violation};
 use super::node::PORT;
 
+/// The topic that all clients share.
 pub const TOPIC: &str = "orders";
 /// Of virtual time; beyond it a client has given up for good.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,6 +34,68 @@ pub type SharedHistory = Rc<RefCell<History>>;
 /// A number below `bound` from the executor's own generator.
 pub fn below(io: &Io, bound: u64) -> u64 {
     io.random_u64() % bound
+}
+
+/// What a client has in its hands: its executor, its connections, the history, and whether to stop.
+#[derive(Clone)]
+pub struct Hands {
+    pub io: Io,
+    pub client: Client,
+    pub history: SharedHistory,
+    pub stop: Rc<Cell<bool>>,
+}
+
+impl Hands {
+    fn below(&self, bound: u64) -> u64 {
+        below(&self.io, bound)
+    }
+
+    async fn pause_ms(&self, longest: u64) {
+        if longest > 0 {
+            self.io.sleep(Duration::from_micros(self.below(longest * 1_000))).await;
+        }
+    }
+
+    fn done_other<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
+        if result.is_ok() {
+            self.history.borrow_mut().operations.other += 1;
+        }
+        result
+    }
+
+    async fn create_topic(&self, topic: &Topic) -> Result<(), ClientError> {
+        self.done_other(create_topic(&self.client, &topic.name, topic.partition_count()).await)
+    }
+}
+
+/// A topic, and which logs of the history its partitions are.
+#[derive(Clone, Debug)]
+pub struct Topic {
+    pub name: Rc<str>,
+    pub logs: Range<LogNumber>,
+}
+
+impl Topic {
+    pub fn new(name: &str, partition_count: u32, history: &SharedHistory) -> Topic {
+        let first = history.borrow_mut().add_logs(partition_count);
+        Topic { name: name.into(), logs: first..first + partition_count }
+    }
+
+    pub fn partition_count(&self) -> i32 {
+        self.logs.len() as i32
+    }
+
+    fn log(&self, partition: i32) -> LogNumber {
+        self.logs.start + partition as u32
+    }
+
+    fn partitions(&self) -> Range<i32> {
+        0..self.partition_count()
+    }
+
+    fn start_positions(&self) -> BTreeMap<i32, i64> {
+        self.partitions().map(|partition| (partition, 0)).collect()
+    }
 }
 
 pub async fn connect(io: &Io, host: std::net::IpAddr) -> Result<Client, ClientError> {
@@ -52,13 +116,28 @@ pub async fn connect(io: &Io, host: std::net::IpAddr) -> Result<Client, ClientEr
 /// What a producer does.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerPlan {
-    pub number: u32,
+    pub acks: Acks,
     pub is_idempotent: bool,
-    pub partition_count: i32,
     pub records_per_batch_max: u64,
     pub padding_bytes_max: u64,
     /// Longest pause between two requests.
     pub pause_ms_max: u64,
+}
+
+impl ProducerPlan {
+    /// Small batches of an idempotent producer.
+    pub const SMALL: ProducerPlan = ProducerPlan {
+        acks: Acks::All,
+        is_idempotent: true,
+        records_per_batch_max: 1,
+        padding_bytes_max: 10,
+        pause_ms_max: 0,
+    };
+
+    fn promise(self) -> Promise {
+        // There is one node, whose word for acks=1 is as good as for acks=all.
+        Promise { is_durable: self.acks != Acks::None, is_idempotent: self.is_idempotent }
+    }
 }
 
 /// One batch on its way.
@@ -66,126 +145,125 @@ struct Batch {
     ids: Vec<RecordId>,
 }
 
-/// Produces to random partitions until `stop`, then waits until each batch has its outcome.
-pub async fn produce(
-    io: Io,
-    client: Client,
+/// A producer of one topic.
+struct Sender {
+    hands: Hands,
+    topic: Topic,
     plan: ProducerPlan,
-    history: SharedHistory,
-    stop: Rc<Cell<bool>>,
-) -> Result<(), ClientError> {
-    let producer = start_producer(&io, &client, plan, &history).await?;
-    let topic: Rc<str> = TOPIC.into();
-    let mut number = 0;
-    while !stop.get() {
-        let mut batches = Vec::new();
-        let first = below(&io, plan.partition_count as u64) as i32;
-        for partition in first..plan.partition_count {
-            if !batches.is_empty() && below(&io, 2) == 0 {
-                continue;
-            }
-            if batches.is_empty() {
-                producer.room(&topic, partition).await;
-            } else if !producer.has_room(&topic, partition) {
-                continue;
-            }
-            batches.push(make_batch(&io, &producer, &topic, partition, plan, &mut number, &history));
-        }
-        producer.send(batches);
-        if plan.pause_ms_max > 0 {
-            io.sleep(Duration::from_micros(below(&io, plan.pause_ms_max * 1_000))).await;
-        }
-    }
-    producer.flush().await;
-    Ok(())
+    number: u32,
+    producer: Producer<Batch>,
 }
 
-async fn start_producer(
-    io: &Io,
-    client: &Client,
-    plan: ProducerPlan,
-    history: &SharedHistory,
-) -> Result<Producer<Batch>, ClientError> {
-    let (told, clock) = (Rc::clone(history), io.clone());
-    let in_flight_per_partition_max = 1 + below(io, 5) as usize;
-    let config = ProducerConfig {
-        acks: Acks::All,
-        is_idempotent: plan.is_idempotent,
-        in_flight_per_partition_max,
-        lanes: 1 + below(io, 2) as u32,
-        delivery_timeout: PATIENCE,
-        retry_pause: Duration::from_millis(20),
-        ..ProducerConfig::default()
-    };
-    let settle = move |batch: Batch, result| settle(&told, &clock, plan, &batch, result);
-    Producer::start(client, config, settle).await
+/// Produces to random partitions until told to stop, then waits until each batch has its outcome.
+pub async fn produce(hands: Hands, topic: Topic, plan: ProducerPlan) -> Result<(), ClientError> {
+    let sender = Sender::start(hands, topic, plan).await?;
+    while !sender.hands.stop.get() {
+        sender.send_some().await;
+        sender.hands.pause_ms(plan.pause_ms_max).await;
+    }
+    sender.producer.flush().await;
+    Ok(())
 }
 
 /// Sends to both of two partitions in close succession, and then nothing for so long that a reader which missed the
 /// second one is late.
-pub async fn send_pairs(
-    io: Io,
-    client: Client,
-    plan: ProducerPlan,
-    history: SharedHistory,
-    rounds: u32,
-) -> Result<(), ClientError> {
-    let producer = start_producer(&io, &client, plan, &history).await?;
-    let topic: Rc<str> = TOPIC.into();
-    let mut number = 0;
+pub async fn send_pairs(hands: Hands, topic: Topic, rounds: u32) -> Result<(), ClientError> {
+    let sender = Sender::start(hands, topic, ProducerPlan::SMALL).await?;
     for _ in 0..rounds {
-        let first = below(&io, 2) as i32;
+        let first = sender.hands.below(2) as i32;
         for partition in [first, 1 - first] {
-            producer.send(vec![make_batch(&io, &producer, &topic, partition, plan, &mut number, &history)]);
-            io.sleep(Duration::from_micros(below(&io, 3_000))).await;
+            sender.producer.send(vec![sender.make_batch(partition)]);
+            sender.hands.pause_ms(3).await;
         }
-        producer.flush().await;
-        io.sleep(PROMPT_WITHIN + Duration::from_millis(200)).await;
+        sender.producer.flush().await;
+        sender.hands.io.sleep(PROMPT_WITHIN + Duration::from_millis(200)).await;
     }
     Ok(())
 }
 
-fn make_batch(
-    io: &Io,
-    producer: &Producer<Batch>,
-    topic: &Rc<str>,
-    partition: i32,
-    plan: ProducerPlan,
-    number: &mut u32,
-    history: &SharedHistory,
-) -> OutBatch<Batch> {
-    let mut builder = BatchBuilder::new();
-    let mut ids = Vec::new();
-    for _ in 0..=below(io, plan.records_per_batch_max) {
-        let id = RecordId::new(plan.number, *number);
-        *number += 1;
-        let padding_bytes = below(io, plan.padding_bytes_max + 1) as usize;
-        history.borrow_mut().sent(id, partition, plan.is_idempotent, padding_bytes);
-        let value = History::value(id, padding_bytes);
-        let record = NewRecord { timestamp: io.wall_now_ms(), value: Some(&value), ..NewRecord::default() };
-        builder.append(&record).expect("small records fit");
-        ids.push(id);
+impl Sender {
+    async fn start(hands: Hands, topic: Topic, plan: ProducerPlan) -> Result<Sender, ClientError> {
+        let number = hands.history.borrow_mut().add_sender(plan.promise());
+        let in_flight_per_partition_max = 1 + hands.below(5) as usize;
+        let config = ProducerConfig {
+            acks: plan.acks,
+            is_idempotent: plan.is_idempotent,
+            in_flight_per_partition_max,
+            lanes: 1 + hands.below(2) as u32,
+            delivery_timeout: PATIENCE,
+            retry_pause: Duration::from_millis(20),
+            ..ProducerConfig::default()
+        };
+        let (history, clock, last_answer) = (Rc::clone(&hands.history), hands.io.clone(), Cell::new(None));
+        let settle = move |batch: Batch, result| {
+            settle(&mut history.borrow_mut(), &clock, plan, &batch, &last_answer, result);
+        };
+        let producer = Producer::start(&hands.client, config, settle).await?;
+        if plan.is_idempotent {
+            hands.history.borrow_mut().operations.other += 1;
+        }
+        Ok(Sender { hands, topic, plan, number, producer })
     }
-    let codec = Compression::ALL[below(io, 12).min(4) as usize];
-    let options = BatchOptions {
-        compression: if below(io, 3) == 0 { codec } else { Compression::None },
-        producer: producer.stamp(topic, partition, ids.len() as u32),
-        ..BatchOptions::default()
-    };
-    let bytes = Bytes::from(builder.finish(&options).expect("the batch has records"));
-    OutBatch { topic: Rc::clone(topic), partition, bytes, tag: Batch { ids } }
+
+    /// One request, or one for each connection, once there is room.
+    async fn send_some(&self) {
+        let mut batches = Vec::new();
+        let first = self.hands.below(self.topic.partition_count() as u64) as i32;
+        for partition in first..self.topic.partition_count() {
+            if !batches.is_empty() && self.hands.below(2) == 0 {
+                continue;
+            }
+            if batches.is_empty() {
+                self.producer.room(&self.topic.name, partition).await;
+            } else if !self.producer.has_room(&self.topic.name, partition) {
+                continue;
+            }
+            batches.push(self.make_batch(partition));
+        }
+        self.producer.send(batches);
+    }
+
+    fn make_batch(&self, partition: i32) -> OutBatch<Batch> {
+        let io = &self.hands.io;
+        let mut builder = BatchBuilder::new();
+        let mut ids = Vec::new();
+        for _ in 0..=below(io, self.plan.records_per_batch_max) {
+            let padding_bytes = below(io, self.plan.padding_bytes_max + 1) as u32;
+            let log = self.topic.log(partition);
+            let id = self.hands.history.borrow_mut().send(self.number, log, padding_bytes);
+            let value = History::value(id, padding_bytes);
+            let record =
+                NewRecord { timestamp: io.wall_now_ms(), value: Some(&value), ..NewRecord::default() };
+            builder.append(&record).expect("small records fit");
+            ids.push(id);
+        }
+        let codec = Compression::ALL[below(io, 12).min(4) as usize];
+        let options = BatchOptions {
+            compression: if below(io, 8) == 0 { codec } else { Compression::None },
+            producer: self.producer.stamp(&self.topic.name, partition, ids.len() as u32),
+            ..BatchOptions::default()
+        };
+        let bytes = Bytes::from(builder.finish(&options).expect("the batch has records"));
+        OutBatch { topic: Rc::clone(&self.topic.name), partition, bytes, tag: Batch { ids } }
+    }
 }
 
+/// Batches answered at one moment came in one answer, which is one operation.
 fn settle(
-    history: &SharedHistory,
+    history: &mut History,
     clock: &Io,
     plan: ProducerPlan,
     batch: &Batch,
+    last_answer: &Cell<Option<Monotonic>>,
     result: Result<Delivered, ClientError>,
 ) {
-    let mut history = history.borrow_mut();
     match result {
+        // Nobody answered.
+        Ok(_) if plan.acks == Acks::None => {}
         Ok(delivered) => {
+            if last_answer.replace(Some(delivered.done_at)) != Some(delivered.done_at) {
+                history.operations.produce += 1;
+            }
             for (offset, id) in (delivered.base_offset..).zip(&batch.ids) {
                 let offset = (delivered.base_offset >= 0).then_some(offset);
                 history.acked(*id, offset, clock.monotonic_now().as_nanos());
@@ -194,7 +272,7 @@ fn settle(
         // A plain producer does not know what became of what was on the way when the connection broke.
         Err(ClientError::Request { .. }) if !plan.is_idempotent => {}
         Err(error) => {
-            let who = format!("producer {}, batch of {:?}", plan.number, batch.ids.first());
+            let who = format!("batch of {:?}, {plan:?}", batch.ids.first());
             history.broken(Violation::Failed { who, reason: error.to_string() });
         }
     }
@@ -204,12 +282,13 @@ fn settle(
 pub struct Scribe {
     reader: u32,
     is_last: bool,
+    topic: Topic,
     history: SharedHistory,
 }
 
 impl RecordSink for Scribe {
     fn record(&mut self, partition: i32, record: &Record<'_>, arrived_at: Monotonic) -> bool {
-        let place = Place { partition, offset: record.offset.0 };
+        let place = Place { log: self.topic.log(partition), offset: record.offset.0 };
         let value = record.value.unwrap_or_default();
         let mut history = self.history.borrow_mut();
         if self.is_last {
@@ -219,55 +298,100 @@ impl RecordSink for Scribe {
         }
         true
     }
+
+    fn fetched(&mut self, _timing: FetchTiming) {
+        self.history.borrow_mut().operations.fetch += 1;
+    }
 }
 
 pub type TopicReader = Reader<Scribe>;
 
-fn from_the_start(partition_count: i32) -> BTreeMap<i32, i64> {
-    (0..partition_count).map(|partition| (partition, 0)).collect()
+fn scribe(topic: &Topic, history: &SharedHistory, is_last: bool) -> Scribe {
+    let reader = history.borrow_mut().add_reader();
+    Scribe { reader, is_last, topic: topic.clone(), history: Rc::clone(history) }
 }
 
 /// A reader of all partitions from the start. A prompt one asks for a byte and waits long; the others ask for much and
 /// wait little, with answers too small for all there is.
-pub fn reader(client: &Client, number: u32, partition_count: i32, history: &SharedHistory) -> TopicReader {
-    let io = client.io();
-    let is_prompt = number == 0;
+pub fn reader(hands: &Hands, topic: &Topic, is_prompt: bool) -> TopicReader {
     let fetch = if is_prompt {
         FetchConfig { wait_max: PROMPT_WAIT, bytes_min: 1, ..FetchConfig::default() }
     } else {
         FetchConfig {
-            wait_max: Duration::from_millis(1 + below(io, 400)),
-            bytes_min: below(io, 30_000) as i32,
-            bytes_max: 1_000 + below(io, 200_000) as i32,
-            partition_bytes_max: 500 + below(io, 50_000) as i32,
+            wait_max: Duration::from_millis(1 + hands.below(400)),
+            bytes_min: hands.below(30_000) as i32,
+            bytes_max: 1_000 + hands.below(200_000) as i32,
+            partition_bytes_max: 500 + hands.below(50_000) as i32,
         }
     };
+    let scribe = scribe(topic, &hands.history, false);
     if is_prompt {
-        history.borrow_mut().add_prompt_reader(number);
+        hands.history.borrow_mut().set_prompt(scribe.reader, topic.logs.clone());
     }
     let options = ReaderOptions { fetch, give_up_after: PATIENCE };
-    let scribe = Scribe { reader: number, is_last: false, history: Rc::clone(history) };
-    Reader::new(client, TOPIC, from_the_start(partition_count), options, scribe)
+    Reader::new(&hands.client, &topic.name, topic.start_positions(), options, scribe)
 }
 
-/// Reads everything there is, as the last word.
-pub async fn read_all(
-    client: Client,
-    partition_count: i32,
-    history: SharedHistory,
-) -> Result<BTreeMap<i32, i64>, ClientError> {
-    let ends = ends(&client, partition_count).await?;
-    let scribe = Scribe { reader: u32::MAX, is_last: true, history };
+/// Reads everything there is: as the last word, or only to look.
+pub async fn read_all(hands: &Hands, topic: &Topic, is_last: bool) -> Result<(), ClientError> {
+    let scribe = scribe(topic, &hands.history, is_last);
+    let ends = ends(hands, topic).await?;
     let options = ReaderOptions { give_up_after: PATIENCE, ..ReaderOptions::default() };
-    let reader = Reader::new(&client, TOPIC, from_the_start(partition_count), options, scribe);
-    reader.set_ends(ends.clone());
-    reader.run().await?;
+    let reader = Reader::new(&hands.client, &topic.name, topic.start_positions(), options, scribe);
+    reader.set_ends(ends);
+    reader.run().await
+}
+
+/// Where a topic ends, which is not before anything acknowledged earlier.
+pub async fn ends(hands: &Hands, topic: &Topic) -> Result<BTreeMap<i32, i64>, ClientError> {
+    let partitions: Vec<i32> = topic.partitions().collect();
+    let acked_ends: Vec<i64> = topic.logs.clone().map(|log| hands.history.borrow().acked_end(log)).collect();
+    let ends = hands.done_other(hands.client.offsets(&topic.name, &partitions, OffsetQuery::Latest).await)?;
+    for ((partition, end), acked_end) in ends.iter().zip(acked_ends) {
+        hands.history.borrow_mut().told_end(topic.log(*partition), acked_end, *end);
+    }
     Ok(ends)
 }
 
-pub async fn ends(client: &Client, partition_count: i32) -> Result<BTreeMap<i32, i64>, ClientError> {
-    let partitions: Vec<i32> = (0..partition_count).collect();
-    client.offsets(TOPIC, &partitions, OffsetQuery::Latest).await
+/// Jumps to somewhere in the topic, reads a while, and jumps again; asks for ends and for metadata in between.
+pub async fn wander(hands: Hands, topic: Topic, pause_ms_max: u64) -> Result<(), ClientError> {
+    while !hands.stop.get() {
+        hands.pause_ms(pause_ms_max).await;
+        let result = match hands.below(4) {
+            0 => hands.done_other(hands.client.metadata(None).await).map(|_| ()),
+            1 => ends(&hands, &topic).await.map(|_| ()),
+            _ => read_somewhere(&hands, &topic).await,
+        };
+        if let Err(error) = result
+            && !error.is_retriable()
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+async fn read_somewhere(hands: &Hands, topic: &Topic) -> Result<(), ClientError> {
+    let partition = hands.below(topic.partition_count() as u64) as i32;
+    let log = topic.log(partition);
+    let acked_end = hands.history.borrow().acked_end(log);
+    if acked_end == 0 {
+        return Ok(());
+    }
+    let from = hands.below(acked_end as u64) as i64;
+    let end = (from + 1 + hands.below(200) as i64).min(acked_end);
+    let scribe = scribe(topic, &hands.history, false);
+    hands.history.borrow_mut().seek(scribe.reader, Place { log, offset: from });
+    let fetch = FetchConfig {
+        bytes_max: 1_000 + hands.below(100_000) as i32,
+        partition_bytes_max: 1_000 + hands.below(100_000) as i32,
+        ..FetchConfig::default()
+    };
+    let options = ReaderOptions { fetch, give_up_after: PATIENCE };
+    let reader =
+        Reader::new(&hands.client, &topic.name, BTreeMap::from([(partition, from)]), options, scribe);
+    reader.set_ends(BTreeMap::from([(partition, end)]));
+    reader.run().await
 }
 
 pub async fn create_topic(client: &Client, name: &str, partitions: i32) -> Result<(), ClientError> {
@@ -284,38 +408,32 @@ pub enum TopicFate {
     Unknown,
 }
 
-pub type Fates = Rc<RefCell<BTreeMap<String, TopicFate>>>;
+pub type Fates = Rc<RefCell<BTreeMap<Rc<str>, (Topic, TopicFate)>>>;
 
-/// Creates topics and deletes some of them until `stop`.
-pub async fn churn(
-    io: Io,
-    client: Client,
-    fates: Fates,
-    history: SharedHistory,
-    stop: Rc<Cell<bool>>,
-) -> Result<(), ClientError> {
-    for number in 0.. {
-        if stop.get() {
+/// What a client does that lets topics come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct ChurnPlan {
+    pub number: u32,
+    pub pause_ms_max: u64,
+    /// One of so many topics is written to and read while it is there.
+    pub used_one_in: u64,
+}
+
+/// Creates topics, uses some and deletes some of them until told to stop.
+pub async fn churn(hands: Hands, plan: ChurnPlan, fates: Fates) -> Result<(), ClientError> {
+    for count in 0.. {
+        if hands.stop.get() {
             break;
         }
-        io.sleep(Duration::from_millis(1 + below(&io, 60))).await;
-        let name = format!("passing-{number}");
-        fates.borrow_mut().insert(name.clone(), TopicFate::Unknown);
-        let created = create_topic(&client, &name, 1 + below(&io, 3) as i32).await;
-        let mut fate = TopicFate::Exists;
-        let mut result = created;
-        if result.is_ok() && below(&io, 2) == 0 {
-            // Until its answer is there the deletion may or may not have happened.
-            fates.borrow_mut().insert(name.clone(), TopicFate::Unknown);
-            result = client.delete_topic(&name).await;
-            fate = TopicFate::Deleted;
-        }
-        match result {
-            Ok(()) => {
-                fates.borrow_mut().insert(name, fate);
-            }
-            Err(error @ ClientError::Refused { .. }) => {
-                history.borrow_mut().broken(Violation::Failed { who: name, reason: error.to_string() });
+        hands.io.sleep(Duration::from_millis(1 + hands.below(plan.pause_ms_max))).await;
+        let name = format!("passing-{}-{count}", plan.number);
+        let topic = Topic::new(&name, 1 + hands.below(3) as u32, &hands.history);
+        let learn = |fate| fates.borrow_mut().insert(Rc::clone(&topic.name), (topic.clone(), fate));
+        learn(TopicFate::Unknown);
+        match pass(&hands, plan, &topic, &learn).await {
+            Ok(()) => {}
+            Err(error) if !error.is_retriable() => {
+                hands.history.borrow_mut().broken(Violation::Failed { who: name, reason: error.to_string() });
             }
             Err(_) => {}
         }
@@ -323,18 +441,48 @@ pub async fn churn(
     Ok(())
 }
 
-/// Compares the topics that there are with what is known of them.
-pub async fn check_topics(client: Client, fates: Fates, history: SharedHistory) -> Result<(), ClientError> {
-    let image = client.metadata(None).await?;
-    let mut history = history.borrow_mut();
-    for (name, fate) in fates.borrow().iter() {
-        let name = name.clone();
+/// The life of one topic.
+async fn pass<T>(
+    hands: &Hands,
+    plan: ChurnPlan,
+    topic: &Topic,
+    learn: &impl Fn(TopicFate) -> T,
+) -> Result<(), ClientError> {
+    hands.create_topic(topic).await?;
+    learn(TopicFate::Exists);
+    if hands.below(plan.used_one_in) == 0 {
+        let sender = Sender::start(hands.clone(), topic.clone(), ProducerPlan::SMALL).await?;
+        for _ in 0..=hands.below(5) {
+            sender.send_some().await;
+        }
+        sender.producer.flush().await;
+        read_all(hands, topic, false).await?;
+    }
+    if hands.below(2) == 0 {
+        // Until its answer is there the deletion may or may not have happened.
+        learn(TopicFate::Unknown);
+        topic.logs.clone().for_each(|log| hands.history.borrow_mut().delete(log));
+        hands.done_other(hands.client.delete_topic(&topic.name).await)?;
+        learn(TopicFate::Deleted);
+    }
+    Ok(())
+}
+
+/// Compares the topics that there are with what is known of them, and reads those that must be there.
+pub async fn check_topics(hands: Hands, fates: Fates) -> Result<(), ClientError> {
+    let image = hands.done_other(hands.client.metadata(None).await)?;
+    let fates: Vec<(Topic, TopicFate)> = fates.borrow().values().cloned().collect();
+    for (topic, fate) in fates {
+        let name = topic.name.to_string();
         match (fate, image.topics.contains_key(&name)) {
+            (TopicFate::Exists, true) => read_all(&hands, &topic, true).await?,
             (TopicFate::Exists, false) => {
-                history.broken(Violation::Topic { name, reason: "created, and gone" });
+                let missing = Violation::Topic { name, reason: "created, and gone" };
+                hands.history.borrow_mut().broken(missing);
             }
             (TopicFate::Deleted, true) => {
-                history.broken(Violation::Topic { name, reason: "deleted, and there" });
+                let present = Violation::Topic { name, reason: "deleted, and there" };
+                hands.history.borrow_mut().broken(present);
             }
             _ => {}
         }

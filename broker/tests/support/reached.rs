@@ -1,0 +1,37 @@
+//! The rare branches that a soak must have been in: a run that never was there proves nothing of them.
+//!
+//! Each is marked in the sources by `ringlog_io::reached!("name")`, with a literal name, and listed here. A test compares
+//! the two.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every marked branch, sorted.
+pub const BRANCHES: &[&str] = &["mesh.out_of_credits", "producer.duplicate"];
+
+/// The names in the sources, sorted.
+pub fn in_sources() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folders = ["raft/src", "shard/src", "shard/io/src", "broker/src"];
+    let mut names = Vec::new();
+    let mut pending: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            pending.extend(entries.map(|entry| entry.expect("a readable folder").path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text =
+                fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            names.extend(marks(&text));
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn marks(text: &str) -> Vec<String> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let marked = code.filter_map(|line| line.split_once("reached!(\"")?.1.split_once('"'));
+    marked.map(|(name, _)| name.to_owned()).collect()
+}
