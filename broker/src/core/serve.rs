@@ -51,27 +51,16 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         }
         CoreRequest::Produce(parts) => produce_for(&core, parts, responder),
         CoreRequest::Read(parts) => {
-            let io = core.io.clone();
-            io.spawn(Priority::Foreground, async move {
-                responder.respond(CoreReply::Read(read(&core, &parts).await));
-            })
-            .detach();
+            answer(&core, responder, async move |core| CoreReply::Read(read(core, &parts).await));
         }
         CoreRequest::ListOffsets(parts) => {
-            let io = core.io.clone();
-            io.spawn(Priority::Foreground, async move {
-                responder.respond(CoreReply::ListOffsets(list_offsets(&core, &parts).await));
-            })
-            .detach();
+            answer(&core, responder, async move |core| {
+                CoreReply::ListOffsets(list_offsets(core, &parts).await)
+            });
         }
-        CoreRequest::DeleteRecords { parts, timeout } => {
-            let io = core.io.clone();
-            io.spawn(Priority::Foreground, async move {
-                let deleted = delete_records::delete_records(&core, &parts, timeout).await;
-                responder.respond(CoreReply::DeleteRecords(deleted));
-            })
-            .detach();
-        }
+        CoreRequest::DeleteRecords { parts, timeout } => answer(&core, responder, async move |core| {
+            CoreReply::DeleteRecords(delete_records::delete_records(core, &parts, timeout).await)
+        }),
         CoreRequest::Controller(request) => {
             let io = core.io.clone();
             io.spawn(Priority::Foreground, async move {
@@ -106,11 +95,23 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
 
 /// Answers `Done` when `work` is.
 fn later(core: &Rc<Core>, responder: CoreResponder, work: impl AsyncFnOnce(&Rc<Core>) + 'static) {
+    answer(core, responder, async move |core| {
+        work(core).await;
+        CoreReply::Done
+    });
+}
+
+/// Answers what `work` comes to, without waiting for it here.
+fn answer(
+    core: &Rc<Core>,
+    responder: CoreResponder,
+    work: impl AsyncFnOnce(&Rc<Core>) -> CoreReply + 'static,
+) {
     let core = Rc::clone(core);
     let io = core.io.clone();
     io.spawn(Priority::Foreground, async move {
-        work(&core).await;
-        responder.respond(CoreReply::Done);
+        let reply = work(&core).await;
+        responder.respond(reply);
     })
     .detach();
 }
