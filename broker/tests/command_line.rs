@@ -57,7 +57,7 @@ fn wrong_configuration_is_78() {
     let unresolved = ["broker", "--ephemeral", "--listen", "no-such-host.invalid:1", "--log-format", "human"];
     check(&unresolved, 78, "cannot listen on no-such-host.invalid:1 (`listeners`, flag --listen)");
     let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
-    std::fs::write(file.path(), "# ours\nnum.partitions=0\nlog.retention.hours=1\nzookeeper.connect=x\n")
+    std::fs::write(file.path(), "# ours\nnum.partitions=0\nmax.connection.creation.rate=1\nzookeeper.connect=x\n")
         .expect("it can be written");
     let path = file.path().to_str().expect("the path is text");
     let output = ringlog(&["broker", "--config", path], &[("RINGLOG_SHARDS", "many")]);
