@@ -57,8 +57,11 @@ fn wrong_configuration_is_78() {
     let unresolved = ["broker", "--ephemeral", "--listen", "no-such-host.invalid:1", "--log-format", "human"];
     check(&unresolved, 78, "cannot listen on no-such-host.invalid:1 (`listeners`, flag --listen)");
     let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
-    std::fs::write(file.path(), "# ours\nnum.partitions=0\nmax.connection.creation.rate=1\nzookeeper.connect=x\n")
-        .expect("it can be written");
+    std::fs::write(
+        file.path(),
+        "# ours\nnum.partitions=0\nmax.connection.creation.rate=1\nzookeeper.connect=x\n",
+    )
+    .expect("it can be written");
     let path = file.path().to_str().expect("the path is text");
     let output = ringlog(&["broker", "--config", path], &[("RINGLOG_SHARDS", "many")]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -474,7 +474,9 @@ mod tests {
 
     #[test]
     fn wrong_usage_is_refused() {
-        for line in ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml", "truncate a"] {
+        for line in
+            ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml", "truncate a"]
+        {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -123,7 +123,9 @@ impl Kind {
             Kind::Boolean => "true or false".to_owned(),
             Kind::Integer { minimum, maximum } => range(minimum, maximum, ""),
             Kind::AutoInteger { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, "")),
-            Kind::OptionalInteger { minimum, maximum } => format!("empty, or {}", range(minimum, maximum, "")),
+            Kind::OptionalInteger { minimum, maximum } => {
+                format!("empty, or {}", range(minimum, maximum, ""))
+            }
             Kind::Bytes { minimum, maximum } => range(minimum, maximum, " bytes"),
             Kind::AutoBytes { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, " bytes")),
             Kind::Milliseconds { minimum, maximum } => range(minimum, maximum, " milliseconds"),

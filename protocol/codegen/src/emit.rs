@@ -102,7 +102,8 @@ pub fn module(api: &Api) -> String {
 
 fn mentions(body: &str, name: &str) -> bool {
     let code = body.lines().filter(|line| !line.trim_start().starts_with("//"));
-    code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).any(|word| word == name)
+    code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        .any(|word| word == name)
 }
 
 fn emit_struct(api: &Api, item: &Struct) -> String {

@@ -17,13 +17,13 @@ use slab::Slab;
 use super::checkpoint;
 use super::damage::DamageList;
 use super::deletion::Deleting;
-use super::file_system::FileSystemWatch;
 use super::descriptors::OpenFiles;
+use super::file_system::FileSystemWatch;
 use super::folder::{STRAY_SUFFIX, partition_folder};
 use super::log::{Log, LogId, StampedBatch, TailBatch};
 use super::pace::FlushControl;
-use super::recorder::{CheckpointPlace, Recorder};
 use super::read::{ReadError, ReadPlan, ReadRange};
+use super::recorder::{CheckpointPlace, Recorder};
 use super::recovered::{RecoveredPartition, ShardRecovery};
 use super::settings::{LogSettings, StorageSettings};
 use super::space::{self, SpaceGate, SpaceShortage};
@@ -313,8 +313,7 @@ impl CoreStorage {
         // Before the first append: a disk that is full already must be known.
         space.look(&io, 0).await;
         let watch = FileSystemWatch::open(&io, &shard.data).await;
-        let file_system =
-            watch.map_err(|source| StorageError::Io { path: shard.data.clone(), source })?;
+        let file_system = watch.map_err(|source| StorageError::Io { path: shard.data.clone(), source })?;
         let records = shard.checkpoint;
         let parts = Parts { data: shard.data, journal, core, space, file_system, records };
         Ok(CoreStorage::assemble(io, parts, settings))
@@ -601,7 +600,10 @@ impl CoreStorage {
             }
             inner.space.turn().await;
             // Memory is short, not the journal: the end of a checkpoint frees it.
-            inner.turn.until(|| (!inner.is_out_of_memory() || inner.journal.is_poisoned()).then_some(())).await;
+            inner
+                .turn
+                .until(|| (!inner.is_out_of_memory() || inner.journal.is_poisoned()).then_some(()))
+                .await;
         }
     }
 
@@ -637,7 +639,11 @@ impl CoreStorage {
         let inner = self.inner();
         let core = inner.core.borrow();
         let journal = inner.journal.stats();
-        let mut stats = StorageStats { files_open: journal.files + inner.files.open(), journal, ..StorageStats::default() };
+        let mut stats = StorageStats {
+            files_open: journal.files + inner.files.open(),
+            journal,
+            ..StorageStats::default()
+        };
         for log in core.logs() {
             stats.logs += 1;
             stats.segments += log.segments.len() as u64;

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 
+use super::bypass::Bypass;
 use super::descriptors::OpenFiles;
 use super::log_start::LogStarts;
-use super::bypass::Bypass;
 use super::record::RecordState;
 use super::segment::Segment;
 use super::settings::LogSettings;

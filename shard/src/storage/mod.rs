@@ -9,13 +9,13 @@
 //! `open` (the start), `stats`.
 
 mod bypass;
+mod checked;
 pub mod checkpoint;
 pub mod checkpoint_file;
-mod checked;
 pub mod core_storage;
 pub(crate) mod cover;
-pub mod data_directory;
 mod damage;
+pub mod data_directory;
 mod deletion;
 mod descriptors;
 mod durable;
@@ -48,9 +48,9 @@ pub mod time_lookup;
 mod workload;
 
 pub use checkpoint::CheckpointReport;
+pub use checkpoint_file::PartitionCheckpoint;
 pub use core_storage::{CoreStorage, Durable, StorageError};
 pub use data_directory::{DataDirectory, DataDirectoryError, Identity};
-pub use checkpoint_file::PartitionCheckpoint;
 pub use log::{Damage, Log, LogId, StampedBatch};
 pub use open::LogVisitor;
 pub use read::{LogPiece, LogRead, ReadError, ReadPlan, TailPiece};

@@ -524,7 +524,11 @@ fn what_waits_for_no_reference_does_not_prove_one() {
     let entries = vec![data(1, 0, 2, 0, b"aaaa"), reference(2, 2, 5, 4, 8)];
     check_references([entries.clone(), vec![synced(3, 1, 4)]].concat(), 1, 0);
     check_references([entries.clone(), vec![carried(state(3))]].concat(), 1, 0);
-    check_references([entries.clone(), vec![synced(4, 1, 4), carried(reference(2, 2, 5, 4, 8))]].concat(), 1, 0);
+    check_references(
+        [entries.clone(), vec![synced(4, 1, 4), carried(reference(2, 2, 5, 4, 8))]].concat(),
+        1,
+        0,
+    );
     check_references([entries.clone(), vec![state(3)]].concat(), 0, 1);
     // Covered: neither a tail nor anything to look at.
     let covered = synced(3, 2, 12);

@@ -27,10 +27,10 @@ use crate::storage::folder::{
     DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name, partition_folder,
     segment_name, topic_folder,
 };
+use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::recovered::{
     CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery,
 };
-use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::settings::StorageSettings;
 use crate::storage::space::NodeSpace;
 use crate::storage::{Damage, DataDirectory};
@@ -511,7 +511,8 @@ impl PartitionReplay<'_> {
         for reference in &plan.references {
             if self.sound_bytes(&file, reference).await?.is_none() {
                 let detail = format!("{} bytes that a journal entry names do not check", reference.length);
-                damage = Some(Damage { path: path.to_owned(), position: u64::from(reference.position), detail });
+                damage =
+                    Some(Damage { path: path.to_owned(), position: u64::from(reference.position), detail });
                 break;
             }
         }
@@ -541,8 +542,7 @@ impl PartitionReplay<'_> {
     /// The bytes that a reference names, if they check.
     async fn sound_bytes(&self, file: &File, reference: &Reference) -> io::Result<Option<Bytes>> {
         let bytes = self.io.read_at(file, u64::from(reference.position), reference.length as usize).await?;
-        let is_sound =
-            bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc;
+        let is_sound = bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc;
         Ok(is_sound.then_some(bytes))
     }
 
