@@ -278,16 +278,17 @@ impl Replay {
         }
         let log_start = self.plan.log_start;
         let length_of = |base: Offset| files.iter().find(|file| file.base == base).map(|file| file.bytes);
-        let bases: BTreeSet<Offset> =
+        let mut bases: BTreeSet<Offset> =
             files.iter().map(|file| file.base).chain(self.plan.segments.keys().copied()).collect();
+        // One that a truncation takes away ends no other: that may have grown beyond it since.
+        bases.retain(|base| self.plan.segments.get(base).is_none_or(|segment| !segment.remove));
         let log_end = self.end.map(|end| end.offset);
         let segment_end = |base: Offset| bases.range(next_offset(base)..).next().copied().or(log_end);
-        // A file below the log's start may be gone for good reason: then it is not begun anew in its middle, and nothing is
-        // asked of it that its removal took.
-        self.plan.segments.retain(|base, segment| {
+        // A segment wholly below the log's start may be gone for good reason: then it is not made again, and nothing is asked
+        // of it. One that holds more may not.
+        self.plan.segments.retain(|base, _| {
             let is_gone = *base < log_start && length_of(*base).is_none();
-            let is_retired = segment_end(*base).is_some_and(|end| end <= log_start);
-            !is_gone || !(is_retired || segment.writes.first().is_some_and(|write| write.position > 0))
+            !(is_gone && segment_end(*base).is_some_and(|end| end <= log_start))
         });
         let hole = self.find_hole(&length_of);
         if let Some(hole) = hole {

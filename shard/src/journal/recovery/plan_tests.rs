@@ -277,6 +277,17 @@ impl World {
         }
         files
     }
+
+    /// What must be on the disk: of a segment wholly below the log's start, all of it or no file.
+    fn required(&self, present: &Files) -> Files {
+        let mut files = self.expected();
+        files.retain(|base, _| {
+            let last = self.batches.iter().rfind(|batch| batch.segment_base == *base);
+            let is_retired = last.is_some_and(|last| last.range.end <= self.log_start.1);
+            !is_retired || present.contains_key(base)
+        });
+        files
+    }
 }
 
 fn infos(files: &Files) -> Vec<SegmentInfo> {
@@ -357,7 +368,8 @@ fn check(steps: &[Step], seed: u64) {
     let plan = plan_partition(entries.clone(), &infos(&disk.cached), true_if_contiguous(&world));
     assert_eq!(plan.damage, None, "nothing synced is missing");
     execute(&plan, &mut disk, usize::MAX);
-    assert_eq!(non_empty(&disk.cached), world.expected(), "the acknowledged bytes and no others");
+    let present = non_empty(&disk.cached);
+    assert_eq!(present, world.required(&present), "the acknowledged bytes and no others");
     assert_eq!(plan.is_gone, world.is_gone);
     assert!(plan.next_sequence > world.entries.iter().map(|entry| entry.sequence).max().unwrap_or(0));
     if !world.is_gone {
@@ -467,6 +479,24 @@ fn a_file_shorter_than_what_was_synced_is_damage_and_is_not_touched() {
     let plan = plan_partition(vec![synced, data(3, 9, 10, 90, b"x")], &files, false);
     assert_eq!(plan.damage.map(|damage| damage.position), Some(80));
     assert!(plan.segments.is_empty(), "{:?}", plan.segments);
+}
+
+#[test]
+fn a_lost_segment_is_damage_unless_all_of_it_lies_below_the_log_start() {
+    let synced = SyncedTo {
+        through: 1,
+        epoch: LeaderEpoch(1),
+        offset: Offset(2),
+        segment_base: Offset(0),
+        position: 4,
+    };
+    let entry = |sequence, body| FoundEntry { key: KEY, sequence, carried: false, body };
+    let log_start = entry(3, FoundBody::LogStart { offset: Offset(2) });
+    let entries = vec![entry(2, FoundBody::SyncedTo(synced)), log_start];
+    let plan = plan_partition(entries.clone(), &[], false);
+    assert_eq!((plan.damage, plan.segments.len()), (None, 0));
+    let plan = plan_partition([entries, vec![data(4, 2, 4, 4, b"bbbb")]].concat(), &[], false);
+    assert!(plan.damage.is_some(), "offset 2 was acknowledged, and where it goes there is no file");
 }
 
 /// How many references at the end may be a tail, and how many before must check.
