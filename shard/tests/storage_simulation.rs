@@ -64,7 +64,7 @@ async fn live(io: Io, cores: u32, model: Rc<RefCell<Model>>, reached: Rc<Reached
             }
             1 => core.settle(&io).await,
             2..=9 => core.persist(key, Bytes::from(format!("vote {salt}"))),
-            10 if salt.is_multiple_of(3) => delete(&io, core, key, &model, &reached).await,
+            10 => delete(&io, core, key, &model, &reached).await,
             choice => core.append(key, 1 + (choice % 4) as u32, (choice * choice) as usize, salt).await,
         }
         if io.random_u64().is_multiple_of(4) {
@@ -136,7 +136,7 @@ fn run_seed(seed: u64, reached: &Rc<Reached>) -> u64 {
 /// How many seeds a sweep runs; a soak sets more.
 #[cfg(not(feature = "planted-early-ack"))]
 fn sweep_seeds() -> u64 {
-    std::env::var("RINGLOG_SEEDS").map_or(12, |count| count.parse().expect("RINGLOG_SEEDS is a number"))
+    std::env::var("RINGLOG_SEEDS").map_or(10, |count| count.parse().expect("RINGLOG_SEEDS is a number"))
 }
 
 #[cfg(not(feature = "planted-early-ack"))]
