@@ -420,3 +420,35 @@ fn a_partition_without_metadata_is_set_aside_and_never_deleted() {
         }
     });
 }
+
+#[test]
+fn a_partition_that_was_set_aside_never_comes_back() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = Rc::new(RefCell::new(Model::default()));
+        let key = partition(4, 2);
+        let mut core = open_one(&io, folder.path(), &model).await;
+        core.create([key], LogSettings::default());
+        core.append(key, 1, 100, 1).await;
+        core.storage.checkpoint().await.expect("checkpoint");
+        drop(core);
+        let path = segment_path(folder.path(), key);
+        let bytes = fs::read(&path).expect("readable");
+        let storage = start_cores(&io, recover_one(&io, folder.path()).await, SMALL).await.remove(0);
+        let recovered = storage.take_recovered().pop().expect("one partition");
+        let stray = storage.set_aside(recovered).await.expect("renamed").expect("there was a folder");
+        // As a crash right after it.
+        drop(storage);
+        for _ in 0..3 {
+            let recovery = recover_one(&io, folder.path()).await;
+            assert_eq!(recovery.report.corruption, Vec::<String>::new());
+            let storage = start_cores(&io, recovery, SMALL).await.remove(0);
+            assert_eq!(storage.take_recovered().len(), 0);
+            storage.checkpoint().await.expect("checkpoint");
+            drop(storage);
+            let topic = stray.parent().expect("the topic's folder");
+            assert_eq!(fs::read_dir(topic).expect("readable").count(), 1);
+            assert_eq!(fs::read(stray.join("00000000000000000000.log")).expect("readable"), bytes);
+        }
+    });
+}

@@ -409,11 +409,13 @@ impl CoreStorage {
         core.insert(log)
     }
 
-    /// Renames the folder of a recovered partition that no metadata claims, so that its bytes stay and its name is free.
-    /// Returns the new path, if there was a folder.
+    /// Renames the folder of a recovered partition that no metadata claims, so that its bytes stay and its name is free, and
+    /// returns once the journal holds durably that the partition is gone: no later start finds it. Returns the new path, if
+    /// there was a folder.
     ///
     /// # Errors
-    /// [`StorageError::Io`]; the partition then is as before.
+    /// [`StorageError::Io`]: the partition is as before. [`StorageError::Poisoned`]: the folder was renamed, and the next
+    /// start finds the partition again, without its files.
     pub async fn set_aside(&self, recovered: RecoveredPartition) -> Result<Option<PathBuf>, StorageError> {
         let inner = self.inner();
         let folder = partition_folder(&inner.data, recovered.key);
@@ -432,8 +434,26 @@ impl CoreStorage {
             inner.sync_parent(&folder).await.map_err(failed)?;
             moved = Some(stray);
         }
-        inner.core.borrow_mut().unopened.remove(&recovered.key);
+        self.journal_delete(&recovered);
+        inner.journal.durable(inner.journal.ticket()).await?;
         Ok(moved)
+    }
+
+    /// Journals that a recovered partition is gone. Only after its folder has its new name durably: a start removes the
+    /// folder of a partition that the journal says was deleted.
+    fn journal_delete(&self, recovered: &RecoveredPartition) {
+        let inner = self.inner();
+        let key = recovered.key;
+        let folder = partition_folder(&inner.data, key);
+        let mut log = Log::new(LogId { slot: 0, version: 0 }, key, folder, LogSettings::default());
+        let id = {
+            let mut core = inner.core.borrow_mut();
+            // Its entries may have been carried along meanwhile, with new sequences.
+            let carried = core.unopened.remove(&key).map(|unopened| unopened.partition.next_sequence);
+            log.next_sequence = recovered.next_sequence.max(carried.unwrap_or(0));
+            core.insert(log)
+        };
+        self.delete_log(id);
     }
 
     /// Stores a batch at the end of the log and queues it for the journal. The listener hears when it is durable.
@@ -674,7 +694,8 @@ impl CoreStorage {
         stats.segments_removed = core.counters.segments_removed;
         stats.bytes_removed = core.counters.bytes_removed;
         stats.segments_in_future = core.counters.segments_in_future;
-        stats.damaged_places = inner.damage.count();
+        let cut_short = core.logs().filter(|log| log.damage.is_some()).count() as u64;
+        stats.damaged_places = inner.damage.count() + cut_short;
         stats.scrubbed_bytes = core.counters.scrubbed_bytes;
         stats.scrub_errors = core.counters.scrub_errors;
         stats.scrub_passes = core.counters.scrub_passes;
