@@ -61,6 +61,9 @@ pub struct View {
     pub log_start: Offset,
     pub high_watermark: Offset,
     pub leader_epoch: LeaderEpoch,
+    /// A start found that acknowledged records at and behind the high watermark are missing or do not check: nobody knows
+    /// where the log ends.
+    pub is_cut_short: bool,
 }
 
 /// Why a partition cannot be looked at.
@@ -164,7 +167,7 @@ impl Store {
         self.inner.table.borrow().slots.len()
     }
 
-    /// The reasons of the partitions that could not be opened or whose writes failed.
+    /// The reasons of the partitions that could not be opened, whose writes failed, or that are damaged.
     pub fn unhealthy(&self) -> Vec<(TopicPartition, String)> {
         let table = self.inner.table.borrow();
         let mut unhealthy: Vec<_> =
@@ -218,6 +221,7 @@ impl Store {
             log_start: partition.log_start(),
             high_watermark: partition.high_watermark(),
             leader_epoch,
+            is_cut_short: self.inner.storage.log(partition.log).damage().is_some(),
         })
     }
 

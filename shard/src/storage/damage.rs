@@ -1,4 +1,4 @@
-//! Damage found while a core serves: where, and what is known of it. Reads and the scrub report it, health shows it.
+//! Damage of a core's logs: where, and what is known of it. Reads and the scrub report it, health shows it.
 //!
 //! Owns the list and its one log line a place. It decides nothing: who reads a damaged range is refused by the read
 //! itself, what lies before and behind it is served, and no other partition is touched.
@@ -89,11 +89,18 @@ impl DamageList {
 }
 
 impl CoreStorage {
-    /// What this core found damaged while it served, by partition and place. What a start found is in
-    /// [`super::Log::damage`].
+    /// What is damaged on this core, by partition and place: what reads and the scrub found, and where a start stopped opening
+    /// a log ([`super::Log::damage`]).
     #[must_use]
     pub fn damaged(&self) -> Vec<(TopicPartition, Damage)> {
-        self.inner().damage.all()
+        let inner = self.inner();
+        let mut damaged = inner.damage.all();
+        let core = inner.core.borrow();
+        damaged.extend(core.logs().filter_map(|log| Some((log.key, log.damage.clone()?))));
+        damaged.sort_by(|(key, damage), (other_key, other)| {
+            (key, &damage.path, damage.position).cmp(&(other_key, &other.path, other.position))
+        });
+        damaged
     }
 }
 
