@@ -42,7 +42,7 @@ pub enum DataDirectoryError {
     NewerFormat { path: PathBuf, found: u32 },
     #[error("{} is not empty and holds no file {FORMAT_NAME} (found {found:?}): it is not a data directory of this broker; choose an empty or another --data-dir", path.display())]
     Foreign { path: PathBuf, found: String },
-    #[error("data directory {} belongs to cluster id {found}, the configuration says {expected}: set cluster.id={found} or choose another --data-dir", path.display())]
+    #[error("data directory {} belongs to cluster id {found}, not {expected}: choose another --data-dir", path.display())]
     OtherCluster { path: PathBuf, found: String, expected: String },
     #[error("data directory {} belongs to node.id {found}, the configuration says {expected}: set node.id={found} or choose another --data-dir", path.display())]
     OtherNode { path: PathBuf, found: i32, expected: i32 },
