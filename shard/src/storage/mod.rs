@@ -37,6 +37,7 @@ mod roll;
 mod scan;
 pub mod scrub;
 mod segment;
+mod set_aside;
 pub mod settings;
 pub mod sidecar;
 mod sidecar_file;
