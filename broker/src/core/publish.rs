@@ -11,7 +11,6 @@ use crate::observe::histogram::Log2Histogram;
 use crate::observe::metrics::{EgressMetrics, PageCacheMetrics};
 use crate::observe::observer::Published;
 use crate::observe::snapshot::{IoFigures, ShardGauges, StorageFigures};
-use crate::process::stop::Phase;
 
 /// Publishes for as long as the core lives.
 pub async fn run(core: Rc<Core>) {
@@ -41,9 +40,7 @@ fn publish(core: &Core) {
         metrics.mesh.received = core.mesh.received_count();
         metrics.mesh.out_of_credits = core.mesh.out_of_credits_count();
     });
-    if let Some(reason) = sickness(core) {
-        core.readiness.set(Phase::Degraded(reason));
-    }
+    core.readiness.set_sickness(core.id.0, sickness(core));
     core.observer.publish(Published {
         now_ns: core.io.monotonic_now().as_nanos(),
         now_ms: core.io.wall_now_ms(),

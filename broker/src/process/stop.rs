@@ -1,9 +1,10 @@
 //! Owns the one-way signal that tells every shard to drain, and what the process says of its own readiness. Both are
 //! control paths: a shard is woken by its hook and never polls.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Hook = Box<dyn Fn() + Send>;
 
@@ -58,7 +59,14 @@ impl fmt::Debug for StopSignal {
 
 /// What `/readyz` answers. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Readiness(Arc<Mutex<Phase>>);
+pub struct Readiness(Arc<Mutex<Ready>>);
+
+#[derive(Debug)]
+struct Ready {
+    phase: Phase,
+    /// Why a core serves only part of what it should, by core. Shown while the process serves.
+    sick_cores: BTreeMap<u32, String>,
+}
 
 /// Where the process is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,17 +81,36 @@ pub enum Phase {
 
 impl Default for Readiness {
     fn default() -> Self {
-        Readiness(Arc::new(Mutex::new(Phase::Starting("starting".to_owned()))))
+        let phase = Phase::Starting("starting".to_owned());
+        Readiness(Arc::new(Mutex::new(Ready { phase, sick_cores: BTreeMap::new() })))
     }
 }
 
 impl Readiness {
-    pub fn set(&self, phase: Phase) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    fn lock(&self) -> MutexGuard<'_, Ready> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn set(&self, phase: Phase) {
+        self.lock().phase = phase;
+    }
+
+    /// What one core says of itself now: why it serves only part of what it should, or `None` once it serves all.
+    pub fn set_sickness(&self, core: u32, reason: Option<String>) {
+        let mut ready = self.lock();
+        match reason {
+            Some(reason) => drop(ready.sick_cores.insert(core, reason)),
+            None => drop(ready.sick_cores.remove(&core)),
+        }
+    }
+
+    /// The phase that was set; while that is `Serving`, `Degraded` by the first core that is sick.
     pub fn phase(&self) -> Phase {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let ready = self.lock();
+        match ready.sick_cores.values().next() {
+            Some(reason) if ready.phase == Phase::Serving => Phase::Degraded(reason.clone()),
+            _ => ready.phase.clone(),
+        }
     }
 }
 
@@ -121,5 +148,22 @@ mod tests {
         stop.on_stop(hook());
         assert!(stop.is_stopping());
         assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_sick_core_degrades_for_as_long_as_it_is_sick() {
+        let readiness = Readiness::default();
+        readiness.set_sickness(1, Some("a place is damaged".to_owned()));
+        assert_eq!(readiness.phase(), Phase::Starting("starting".to_owned()));
+        readiness.set(Phase::Serving);
+        assert_eq!(readiness.phase(), Phase::Degraded("a place is damaged".to_owned()));
+        readiness.set_sickness(0, Some("poisoned".to_owned()));
+        readiness.set_sickness(0, None);
+        assert_eq!(readiness.phase(), Phase::Degraded("a place is damaged".to_owned()));
+        readiness.set_sickness(1, None);
+        assert_eq!(readiness.phase(), Phase::Serving);
+        readiness.set_sickness(1, Some("a place is damaged".to_owned()));
+        readiness.set(Phase::Draining);
+        assert_eq!(readiness.phase(), Phase::Draining);
     }
 }
