@@ -249,8 +249,17 @@ fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
         }
     };
     let in_range = part.from >= view.log_start && part.from <= view.high_watermark;
+    let error = if view.is_cut_short && part.from >= view.high_watermark {
+        // Those records were acknowledged. OFFSET_OUT_OF_RANGE would make consumers reset and skip them or start over; at
+        // this error they wait.
+        ErrorCode::KafkaStorageError
+    } else if in_range {
+        ErrorCode::None
+    } else {
+        ErrorCode::OffsetOutOfRange
+    };
     PartitionState {
-        error: if in_range { ErrorCode::None } else { ErrorCode::OffsetOutOfRange },
+        error,
         log_start: view.log_start,
         high_watermark: view.high_watermark,
         leader_epoch: view.leader_epoch,
@@ -370,6 +379,9 @@ async fn list_one(core: &Rc<Core>, part: &ListPart) -> ListResult {
         core.store.with_log(part.key, |log| log.epoch_at(offset)).ok().flatten().unwrap_or(LeaderEpoch(-1))
     };
     match part.timestamp {
+        // Where the log ends is not known. An end that is too low tells consumers that they have read everything, and those
+        // that start there would later read what others call old; an error makes them ask again and shows in their logs.
+        LATEST | MAX_TIMESTAMP if view.is_cut_short => ListResult::nothing(ErrorCode::KafkaStorageError),
         LATEST => found(-1, view.high_watermark, epoch),
         // Nothing is tiered, so the local log is the whole log and all of it is "not uploaded yet".
         EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => {
@@ -377,7 +389,15 @@ async fn list_one(core: &Rc<Core>, part: &ListPart) -> ListResult {
         }
         LATEST_TIERED => ListResult::nothing(ErrorCode::None),
         MAX_TIMESTAMP => search(core, part, Search::Newest).await,
-        timestamp if timestamp >= 0 => search(core, part, Search::From(timestamp)).await,
+        timestamp if timestamp >= 0 => {
+            let found = search(core, part, Search::From(timestamp)).await;
+            let is_nothing = found.error == ErrorCode::None && found.offset.0 < 0;
+            // What is not in the sound part may be among what is lost.
+            if is_nothing && view.is_cut_short {
+                return ListResult::nothing(ErrorCode::KafkaStorageError);
+            }
+            found
+        }
         _ => ListResult::nothing(ErrorCode::InvalidRequest),
     }
 }

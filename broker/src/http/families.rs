@@ -337,7 +337,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     gauge(
         "ringlog_segment_damaged_places",
-        "Places of segments that were found damaged while serving; /health names them",
+        "Damaged places of segments, found at the start or while serving; /healthz names them",
         "",
         &[("", |s| s.storage.damaged_places)],
     ),
