@@ -49,7 +49,12 @@ pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
             Ok(Err(error)) => return Err(start_error(&config, error)),
             // A core that ended before the node serves has failed, and the others would wait for it for ever.
             Err(RecvTimeoutError::Timeout) if !threads.iter().any(JoinHandle::is_finished) => {}
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(RecvTimeoutError::Timeout) => return Err(first_failure(threads)),
+            // The core that holds the line is on its way out; its thread ends a moment later, with the reason.
+            Err(RecvTimeoutError::Disconnected) => {
+                while !threads.iter().any(JoinHandle::is_finished) {
+                    std::thread::sleep(START_LOOK_PERIOD);
+                }
                 return Err(first_failure(threads));
             }
         }
@@ -136,7 +141,7 @@ fn prepared(
         me: ReplicaId { node, directory: DirectoryId(id.0) },
         cluster_id: directory.cluster_id().into(),
         durability: "synced to the journal before every acknowledgement".to_owned(),
-        seats: recovered.shards.into_iter().map(StorageSeat::Durable).collect(),
+        seats: recovered.shards.into_iter().map(|shard| StorageSeat::Durable(Box::new(shard))).collect(),
         directory: Some(directory),
     })
 }
@@ -261,7 +266,18 @@ fn start_error(config: &BrokerConfig, error: start::StartError) -> StartError {
                 config.listeners.first().map_or(crate::config::Origin::Default, |first| first.origin.clone());
             StartError::bind("listeners", address.to_string(), origin, &source)
         }
+        // Another try would find the same.
+        start::StartError::MetadataDamaged { .. } => {
+            StartError::Directory { path: directory_text(config), reason: error.to_string() }
+        }
         other => StartError::Failed { what: "starting a core", reason: other.to_string() },
+    }
+}
+
+fn directory_text(config: &BrokerConfig) -> String {
+    match &config.storage.durability {
+        StorageMode::Durable { data_directory, .. } => data_directory.display().to_string(),
+        StorageMode::Ephemeral => String::new(),
     }
 }
 

@@ -19,6 +19,7 @@ use ringlog_shard::waiters::CommitGather;
 
 use super::Core;
 use super::messages::{CoreReply, CoreRequest};
+use super::start::StartError;
 use crate::config::BrokerConfig;
 use crate::config::typed::Advertised;
 use crate::controller::{
@@ -32,17 +33,23 @@ const REPLAY_BYTES: u32 = 1 << 20;
 /// Opens the metadata partition, replays it, and brings its image to every core.
 ///
 /// # Errors
-/// The partition cannot be read or holds what this build cannot replay: the node must not serve.
-pub async fn start(core: &Rc<Core>, machine: MetadataMachine) -> Result<Controller, RunnerError> {
+/// The partition is damaged, cannot be read, or holds what this build cannot replay: the node must not serve. No core has
+/// an image then, so no partition was set aside.
+pub async fn start(core: &Rc<Core>, machine: MetadataMachine) -> Result<Controller, StartError> {
     let recovered = core.take_recovered(METADATA_PARTITION);
     core.store
         .open(vec![Opening { key: METADATA_PARTITION, recovered, settings: LogSettings::default() }])
         .await;
+    // What lies behind the damage is not known: topics that are there would look as if they had never been.
+    let damage = core.store.with_log(METADATA_PARTITION, |log| log.damage().cloned());
+    if let Ok(Some(damage)) = damage {
+        return Err(StartError::MetadataDamaged { damage });
+    }
     // Space is freed by deleting topics, which is a change of metadata.
     core.store.let_use_reserve(METADATA_PARTITION);
     let log = MetadataLog { core: Rc::clone(core) };
     let readers = AllCores { core: Rc::clone(core) };
-    Coordinator::start(&core.io, machine, log, readers).await
+    Ok(Coordinator::start(&core.io, machine, log, readers).await?)
 }
 
 /// This node as the metadata records it.

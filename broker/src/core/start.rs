@@ -19,7 +19,7 @@ use ringlog_shard::limits::{
     RECEIVE_MEMORY_DIVISOR,
 };
 use ringlog_shard::mesh::{Mesh, Seat};
-use ringlog_shard::storage::{CoreStorage, ShardRecovery, StorageError, StorageSettings};
+use ringlog_shard::storage::{CoreStorage, Damage, ShardRecovery, StorageError, StorageSettings};
 use ringlog_shard::store::Store;
 use ringlog_shard::waiters::{Watch, Watchers};
 
@@ -61,7 +61,7 @@ pub struct CoreSeat {
 
 /// Files or memory.
 pub enum StorageSeat {
-    Durable(ShardRecovery),
+    Durable(Box<ShardRecovery>),
     Ephemeral,
 }
 
@@ -90,6 +90,11 @@ pub enum StartError {
     Storage(#[from] StorageError),
     #[error("controller: {0}")]
     Controller(#[from] RunnerError),
+    #[error(
+        "the metadata log: {damage}. It says which topics there are; nothing was renamed or removed. Put that folder's files \
+         back from a backup and remove `DAMAGED` and the `.sum` files in it, or start on a copy of the whole data directory"
+    )]
+    MetadataDamaged { damage: Damage },
     #[error(transparent)]
     OtherCluster(#[from] crate::controller::request::ClusterMismatch),
 }
@@ -121,7 +126,7 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
     let mesh = Mesh::join(seat.seat, &io);
     let storage = match seat.storage {
         StorageSeat::Durable(recovered) => {
-            CoreStorage::start(io.clone(), recovered, seat.storage_settings).await?
+            CoreStorage::start(io.clone(), *recovered, seat.storage_settings).await?
         }
         StorageSeat::Ephemeral => CoreStorage::start_ephemeral(io.clone(), seat.storage_settings),
     };

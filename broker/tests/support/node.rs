@@ -86,7 +86,7 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
             core_count: shape.core_count,
             config: Arc::clone(&config),
             me,
-            storage: StorageSeat::Durable(recovered),
+            storage: StorageSeat::Durable(Box::new(recovered)),
             storage_settings: STORAGE,
             memory_bytes: CORE_MEMORY_BYTES,
             publisher,
