@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use ringlog_protocol::ids::TopicPartition;
 
 use super::core_storage::{Core, Inner, NO_LOG};
 use super::log::{Log, LogId};
-use super::recovered::RecoveredPartition;
+use super::recovered::{CoveredEnd, RecoveredPartition};
 use crate::journal::entry::{Entry, EntryBody, SyncedTo};
 use crate::journal::{FileSerial, Journal, Note, NoteKind, PoisonReason};
 use crate::limits::CHECKPOINT_COVER_BYTES;
@@ -124,7 +124,7 @@ fn carry_state(log: &Log, push: &mut Push<'_>) {
         push.entry(&Entry { key, sequence: *sequence, carried: true, body }, token, NoteKind::Carried);
     }
     if let Some(sequence) = log.log_start_sequence {
-        let body = EntryBody::LogStart { offset: log.log_start };
+        let body = EntryBody::LogStart { offset: log.journalled_start() };
         push.entry(&Entry { key, sequence, carried: true, body }, token, NoteKind::Carried);
     }
 }
@@ -188,21 +188,5 @@ fn carry_deletes(core: &Core, push: &mut Push<'_>) {
 
 /// The synced-to entry that a recovered partition starts its new generation with.
 pub(crate) fn synced_to_of(partition: &RecoveredPartition) -> SyncedTo {
-    let through = partition.next_sequence - 1;
-    match partition.covered {
-        Some(end) => SyncedTo {
-            through,
-            epoch: end.epoch,
-            offset: end.offset,
-            segment_base: end.segment_base,
-            position: end.position,
-        },
-        None => SyncedTo {
-            through,
-            epoch: LeaderEpoch::NONE,
-            offset: Offset(0),
-            segment_base: Offset(0),
-            position: 0,
-        },
-    }
+    CoveredEnd::synced_to(partition.covered, partition.next_sequence - 1)
 }

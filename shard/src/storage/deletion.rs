@@ -111,7 +111,12 @@ impl Core {
 impl Log {
     /// The oldest segment ends at or below the durable start.
     fn is_first_segment_below_start(&self) -> bool {
-        let end = self.segments.get(1).map_or(self.log_end, |next| next.base);
+        let end = match self.segments.get(1) {
+            Some(next) => next.base,
+            // Its file may hold more, behind the damage.
+            None if self.damage.is_some() => return false,
+            None => self.log_end,
+        };
         !self.segments.is_empty() && end <= self.starts.durable()
     }
 

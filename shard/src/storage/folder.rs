@@ -9,7 +9,8 @@ use ringlog_protocol::ids::{Offset, PartitionIndex, TopicId, TopicPartition};
 /// A partition's folder that no metadata claims gets this suffix; it is never deleted.
 pub const STRAY_SUFFIX: &str = ".stray";
 
-/// In a partition's folder: acknowledged bytes are missing, and why. Whoever accepts the loss removes the file.
+/// In a partition's folder: acknowledged bytes are missing, and why. Removing it lets the next start judge anew, by what the
+/// journal still says was acknowledged: what is whole again takes writes, anything else is found damaged again.
 pub const DAMAGE_MARKER: &str = "DAMAGED";
 
 const SEGMENT_SUFFIX: &str = ".log";

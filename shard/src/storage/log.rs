@@ -13,6 +13,7 @@ use super::bypass::Bypass;
 use super::descriptors::OpenFiles;
 use super::log_start::LogStarts;
 use super::record::RecordState;
+use super::recovered::CoveredEnd;
 use super::segment::Segment;
 use super::settings::LogSettings;
 use super::tail::TailOwner;
@@ -61,6 +62,14 @@ pub struct Damage {
     /// Byte position in the file.
     pub position: u64,
     pub detail: String,
+}
+
+/// What the journal said of a log that a start found damaged. It is said on as it was, whatever was found: else the next
+/// start would take acknowledged bytes behind the damage for a crash's tail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledged {
+    pub(crate) log_start: Offset,
+    pub(crate) covered: Option<CoveredEnd>,
 }
 
 /// Where a leader epoch begins (KIP-101).
@@ -128,6 +137,8 @@ pub struct Log {
     pub(crate) record: RecordState,
     pub(crate) poison: Option<PoisonReason>,
     pub(crate) damage: Option<Damage>,
+    /// Of a damaged log.
+    pub(crate) acknowledged: Option<Acknowledged>,
     pub(crate) bypass: Bypass,
     /// Its appends are taken below the reserve of disk space too.
     pub(crate) uses_reserve: bool,
@@ -158,6 +169,7 @@ impl Log {
             record: RecordState::default(),
             poison: None,
             damage: None,
+            acknowledged: None,
             bypass: Bypass::default(),
             uses_reserve: false,
         }
@@ -367,8 +379,17 @@ impl Log {
         }
     }
 
-    /// How far the segments are durable, for a synced-to entry.
+    /// The log's start as the journal is to have it.
+    pub(crate) fn journalled_start(&self) -> Offset {
+        self.acknowledged.map_or(self.log_start, |acknowledged| acknowledged.log_start)
+    }
+
+    /// How far the segments are durable, for a synced-to entry. Of a damaged log, which takes no appends, what was
+    /// acknowledged.
     pub(crate) fn synced_to(&self) -> SyncedTo {
+        if let Some(acknowledged) = &self.acknowledged {
+            return CoveredEnd::synced_to(acknowledged.covered, self.next_sequence - 1);
+        }
         let (through, offset) = match self.first_dirty() {
             Some(batch) => (batch.sequence - 1, batch.base),
             None => (self.next_sequence - 1, self.log_end),

@@ -61,7 +61,10 @@ impl CoreStorage {
         log.forget_epochs_below_start();
         let sequence = log.take_sequence();
         log.starts.push(sequence, log.log_start);
-        let body = EntryBody::LogStart { offset: log.log_start };
+        if let Some(acknowledged) = &mut log.acknowledged {
+            acknowledged.log_start = acknowledged.log_start.max(offset);
+        }
+        let body = EntryBody::LogStart { offset: log.journalled_start() };
         inner.enter(log, sequence, body, NoteKind::LogStart);
         log.log_start_sequence = Some(sequence);
         Ok(sequence)

@@ -16,7 +16,7 @@ use super::checkpoint_file::PartitionCheckpoint;
 use super::core_storage::{CoreStorage, Inner, StorageError};
 use super::deletion;
 use super::folder::{partition_folder, segment_name};
-use super::log::{Damage, Log, LogId};
+use super::log::{Acknowledged, Damage, Log, LogId};
 use super::log_start::LogStarts;
 use super::recovered::{CoveredEnd, RecoveredPartition, SegmentInfo};
 use super::roll;
@@ -112,6 +112,10 @@ impl CoreStorage {
         let log_end = log.log_end;
         log.epochs.retain(|epoch| epoch.start < log_end);
         check_covered(&mut log, recovered.covered);
+        log.acknowledged = log
+            .damage
+            .is_some()
+            .then_some(Acknowledged { log_start: recovered.log_start, covered: recovered.covered });
         log.log_start = match log.segments.front() {
             Some(first) => recovered.log_start.max(first.base),
             None => log.log_end,
@@ -233,9 +237,15 @@ async fn scan_segments(
         };
         segment.synced_bytes = segment.bytes;
         match end {
-            SegmentEnd::Whole => sync_uncovered(inner, &segment, recovered.covered).await?,
+            SegmentEnd::Whole => {
+                // What recovery could not restore up to its end is not synced either.
+                let covered = recovered.covered.filter(|_| recovered.damage.is_none());
+                sync_uncovered(inner, &segment, covered).await?;
+            }
             SegmentEnd::Invalid { position, detail } => {
-                let is_tail = is_above(&segment, position, recovered.covered)
+                // Behind damage nobody knows what was acknowledged.
+                let is_tail = log.damage.is_none()
+                    && is_above(&segment, position, recovered.covered)
                     && later.iter().all(|segment| segment.bytes == 0);
                 if is_tail {
                     cut(inner, &segment, later, log).await?;

@@ -9,6 +9,7 @@ use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use super::checkpoint_file::PartitionCheckpoint;
 use super::recorder::CheckpointPlace;
 use super::space::NodeSpace;
+use crate::journal::entry::SyncedTo;
 use crate::journal::frame::FrameOrigin;
 use crate::journal::{JournalFileInfo, JournalPlace};
 
@@ -27,6 +28,16 @@ pub struct CoveredEnd {
     pub epoch: LeaderEpoch,
     pub segment_base: Offset,
     pub position: u32,
+}
+
+impl CoveredEnd {
+    /// The synced-to entry that says so; without an end that nothing was acknowledged.
+    pub(crate) fn synced_to(end: Option<CoveredEnd>, through: u64) -> SyncedTo {
+        let nothing =
+            CoveredEnd { offset: Offset(0), epoch: LeaderEpoch::NONE, segment_base: Offset(0), position: 0 };
+        let CoveredEnd { offset, epoch, segment_base, position } = end.unwrap_or(nothing);
+        SyncedTo { through, epoch, offset, segment_base, position }
+    }
 }
 
 /// A partition as recovery leaves it. It goes to [`super::CoreStorage::open_log`].

@@ -27,7 +27,8 @@ pub struct PartitionPlan {
     /// The newest, with its sequence.
     pub hard_state: Option<(u64, Bytes)>,
     pub next_sequence: u64,
-    /// End of what was acknowledged, without the last run of references.
+    /// End of what was acknowledged, as far as entries tell, without the last run of references. Of a damaged partition it
+    /// may lie behind the damage.
     pub covered: Option<CoveredEnd>,
     /// The last run of references if nothing that waited for it follows: each holds if its bytes and those before it check,
     /// the rest is a tail.
@@ -154,6 +155,8 @@ struct Replay {
     tail: BTreeSet<u64>,
     /// Where the log ended before that run.
     end_before_tail: Option<Option<CoveredEnd>>,
+    /// Up to here entries behind the damage show that the log was acknowledged.
+    end_behind_damage: Option<CoveredEnd>,
 }
 
 impl Replay {
@@ -170,7 +173,16 @@ impl Replay {
             position: synced.position,
         });
         let bases = files.iter().map(|file| file.base).collect();
-        Replay { plan, end, floor: end, bases, cuts: BTreeMap::new(), tail, end_before_tail: None }
+        Replay {
+            plan,
+            end,
+            floor: end,
+            bases,
+            cuts: BTreeMap::new(),
+            tail,
+            end_before_tail: None,
+            end_behind_damage: None,
+        }
     }
 
     fn damage(&mut self, detail: String) {
@@ -182,9 +194,32 @@ impl Replay {
     }
 
     fn apply(&mut self, entry: FoundEntry) {
-        if self.plan.damage.is_some() {
-            return;
+        let end = self.end_of(&entry);
+        if self.plan.damage.is_none() {
+            self.replay(entry);
         }
+        if self.plan.damage.is_some() {
+            let furthest = self.end_behind_damage.into_iter().chain(end);
+            self.end_behind_damage = furthest.max_by_key(|end| end.offset);
+        }
+    }
+
+    /// Where the log ends by this entry, unless it may be a tail.
+    fn end_of(&self, entry: &FoundEntry) -> Option<CoveredEnd> {
+        let (segment_base, position, length, range) = match &entry.body {
+            FoundBody::Data { segment_base, position, range, bytes } => {
+                (*segment_base, *position, u32::try_from(bytes.len()).unwrap_or(u32::MAX), *range)
+            }
+            FoundBody::Reference(reference) if !self.tail.contains(&entry.sequence) => {
+                (reference.segment_base, reference.position, reference.length, reference.range)
+            }
+            _ => return None,
+        };
+        let OffsetRange { end: offset, epoch, .. } = range;
+        Some(CoveredEnd { offset, epoch, segment_base, position: position.saturating_add(length) })
+    }
+
+    fn replay(&mut self, entry: FoundEntry) {
         match entry.body {
             FoundBody::Data { segment_base, position, range, bytes } => {
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -294,6 +329,11 @@ impl Replay {
         if let Some(hole) = hole {
             self.stop_at(hole);
         }
+        if self.plan.damage.is_some() {
+            self.plan.cut_nothing();
+            let ends = self.end.into_iter().chain(self.end_behind_damage);
+            self.end = ends.max_by_key(|end| end.offset);
+        }
         self.plan.covered = self.end;
         self.plan
     }
@@ -326,14 +366,11 @@ impl Replay {
         None
     }
 
-    /// Plans nothing at or behind a hole; nothing is cut or removed either.
+    /// Plans nothing at or behind a hole.
     fn stop_at(&mut self, hole: PlannedDamage) {
         for (base, segment) in &mut self.plan.segments {
-            segment.exact_length = None;
-            segment.remove = false;
             segment.writes.retain(|write| (*base, write.position) < (hole.segment_base, hole.position));
         }
-        self.plan.segments.retain(|_, segment| !segment.writes.is_empty() || !segment.references.is_empty());
         if self.plan.damage.is_none() {
             self.plan.damage = Some(hole);
         }
@@ -353,6 +390,14 @@ impl PlannedWrite {
 }
 
 impl PartitionPlan {
+    /// Takes out what shortens or removes a segment: a damaged partition keeps all that it has.
+    pub fn cut_nothing(&mut self) {
+        for segment in self.segments.values_mut() {
+            (segment.exact_length, segment.remove) = (None, false);
+        }
+        self.segments.retain(|_, segment| !segment.writes.is_empty() || !segment.references.is_empty());
+    }
+
     /// The covered end once the first `count` of the last references were found to check.
     #[must_use]
     pub fn covered_with(&self, count: usize) -> Option<CoveredEnd> {

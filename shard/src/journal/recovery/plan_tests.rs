@@ -443,7 +443,8 @@ fn a_lost_entry_stops_the_plan_before_the_hole() {
     assert_eq!((damage.segment_base, damage.position), (Offset(0), 4));
     assert!(damage.detail.contains("entries 2 to 2"), "{}", damage.detail);
     assert_eq!(plan.segments[&Offset(0)].writes.len(), 1, "what lies before is restored");
-    assert_eq!(plan.covered.map(|end| end.offset), Some(Offset(2)));
+    let covered = plan.covered.map(|end| (end.offset, end.position));
+    assert_eq!(covered, Some((Offset(6), 12)), "what lies behind was acknowledged too");
 }
 
 #[test]

@@ -24,8 +24,8 @@ use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
 use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
 use crate::storage::durable_folder::make_folder;
 use crate::storage::folder::{
-    DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name, partition_folder,
-    segment_name, topic_folder,
+    DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name,
+    partition_folder, segment_name, topic_folder,
 };
 use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::recovered::{
@@ -403,7 +403,7 @@ struct PartitionReplay<'a> {
 
 impl PartitionReplay<'_> {
     async fn run(&mut self, work: Work) -> Result<Option<RecoveredPartition>, RecoveryError> {
-        let Work { key, plan, folder } = work;
+        let Work { key, mut plan, folder } = work;
         let failed = |path: &Path, source| RecoveryError::Io { path: path.to_owned(), source };
         if plan.remove_folder && self.has_folder {
             self.remove_folder().await.map_err(|source| failed(&self.folder, source))?;
@@ -417,6 +417,9 @@ impl PartitionReplay<'_> {
             detail: text.clone(),
         });
         let had_marker = damage.is_some();
+        if had_marker {
+            plan.cut_nothing();
+        }
         for (base, segment) in &plan.segments {
             let path = self.folder.join(segment_name(*base));
             match self.replay_segment(&path, segment).await {
