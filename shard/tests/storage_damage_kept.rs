@@ -118,6 +118,30 @@ fn a_marked_partition_is_never_cut() {
 }
 
 #[test]
+fn a_lost_oldest_segment_is_damage_and_the_others_are_served() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = Rc::new(RefCell::new(Model::default()));
+        synced_partition(&io, folder.path(), &model, 20, 10_000).await;
+        let path = first_segment(folder.path(), BAD);
+        let lost_bytes = fs::metadata(&path).expect("there").len() as usize;
+        fs::remove_file(&path).expect("removed");
+        let rest = model.borrow().sent[&BAD].concat().split_off(lost_bytes);
+        for _ in 0..3 {
+            let mut core = open_one(&io, folder.path(), &model).await;
+            let id = core.logs[&BAD];
+            let damage = core.storage.log(id).damage().cloned().expect("found");
+            assert_eq!((damage.path.as_path(), damage.position), (path.as_path(), 0));
+            assert!(core.storage.log(id).log_start() > Offset(0));
+            assert_eq!(core.storage.log(id).log_end(), Offset(20));
+            assert_eq!(read_all(&io, &core.storage, id, 1 << 20).await, rest);
+            assert_takes_no_writes(&core);
+            recycle(&mut core).await;
+        }
+    });
+}
+
+#[test]
 fn a_removed_marker_accepts_no_loss_and_restored_bytes_end_the_damage() {
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");

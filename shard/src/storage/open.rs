@@ -103,7 +103,7 @@ impl CoreStorage {
         log.files = Arc::clone(&inner.files);
         log.folder_is_durable = !recovered.segments.is_empty();
         log.damage = recovered.damage.clone();
-        log.log_end = first_offset(&recovered);
+        log.log_end = first_offset(&mut log, &recovered);
         let trusted = trusted_checkpoint(inner, &log, &recovered, visitor).await;
         if let Some(checkpoint) = trusted {
             log.epochs.clone_from(&checkpoint.epochs);
@@ -162,9 +162,24 @@ fn speak_for_rest(inner: &Inner, log: &mut Log, covered: Option<CoveredEnd>) {
     inner.journal.push(&Entry { key: log.key, sequence, carried: false, body }, note);
 }
 
-fn first_offset(recovered: &RecoveredPartition) -> Offset {
+/// The first offset that may be there. The journal knows where the log starts, so a later one says that files are lost.
+fn first_offset(log: &mut Log, recovered: &RecoveredPartition) -> Offset {
+    let log_start = recovered.log_start;
     let first = recovered.segments.first().map(|segment| segment.base);
-    first.or(recovered.covered.map(|end| end.offset)).unwrap_or(recovered.log_start)
+    let found = first.or(recovered.covered.map(|end| end.offset)).unwrap_or(log_start);
+    if found > log_start {
+        let detail = match first {
+            Some(first) => {
+                format!("missing: the log starts at offset {log_start}, the first segment at {first}")
+            }
+            None => {
+                format!("missing: acknowledged from offset {log_start} to {found}, and there is no segment")
+            }
+        };
+        note_damage(log, log.folder.join(segment_name(log_start)), 0, detail);
+        return first.unwrap_or(log_start);
+    }
+    found
 }
 
 /// The partition's checkpoint, if it speaks of the files as they are and the visitor can go on from it.
