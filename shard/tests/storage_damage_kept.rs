@@ -167,3 +167,21 @@ fn a_removed_marker_accepts_no_loss_and_restored_bytes_end_the_damage() {
         assert!(!marker.exists());
     });
 }
+
+#[test]
+fn an_unfinished_rewrite_goes_with_the_next_start() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = Rc::new(RefCell::new(Model::default()));
+        synced_partition(&io, folder.path(), &model, 3, 500).await;
+        let mut left = first_segment(folder.path(), BAD).into_os_string();
+        left.push(".rewrite");
+        fs::write(&left, b"half of it").expect("written");
+        let foreign = folder_of(folder.path(), BAD).join("notes.rewrite");
+        fs::write(&foreign, b"not ours").expect("written");
+        let core = open_one(&io, folder.path(), &model).await;
+        assert!(!Path::new(&left).exists());
+        assert!(foreign.exists());
+        check_against_model(&io, &[core], &model).await;
+    });
+}

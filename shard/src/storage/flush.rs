@@ -9,6 +9,7 @@ use ringlog_io::{File, OpenOptions};
 use ringlog_protocol::ids::Offset;
 
 use super::core_storage::Inner;
+use super::folder::REWRITE_SUFFIX;
 use super::log::{Log, LogId, TailBatch};
 use super::pace::{Pacer, Schedule};
 use super::segment::SegmentHandle;
@@ -300,7 +301,7 @@ fn behind(inner: &Inner, run: &Run) -> Vec<Bytes> {
 /// lies behind the run too: a reference on its way may vouch for it, and it may be synced in the old file already.
 async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
     let mut path = run.handle.path().to_owned().into_os_string();
-    path.push(".rewrite");
+    path.push(REWRITE_SUFFIX);
     let path = PathBuf::from(path);
     inner.io.create_directories(&run.folder).await?;
     let file = inner.io.open(&path, OpenOptions::READ_WRITE_CREATE.with_truncate()).await?;

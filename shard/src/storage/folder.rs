@@ -13,6 +13,9 @@ pub const STRAY_SUFFIX: &str = ".stray";
 /// journal still says was acknowledged: what is whole again takes writes, anything else is found damaged again.
 pub const DAMAGE_MARKER: &str = "DAMAGED";
 
+/// A segment that is written anew has this behind its name until it takes the name.
+pub(crate) const REWRITE_SUFFIX: &str = ".rewrite";
+
 const SEGMENT_SUFFIX: &str = ".log";
 const OFFSET_DIGITS: usize = 20;
 

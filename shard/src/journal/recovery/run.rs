@@ -24,7 +24,7 @@ use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
 use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
 use crate::storage::durable_folder::make_folder;
 use crate::storage::folder::{
-    DAMAGE_MARKER, parse_partition_name, parse_segment_name, parse_topic_name,
+    DAMAGE_MARKER, REWRITE_SUFFIX, parse_partition_name, parse_segment_name, parse_topic_name,
     partition_folder, segment_name, topic_folder,
 };
 use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
@@ -243,6 +243,9 @@ struct Folder {
     segments: Vec<SegmentInfo>,
     /// Text of its damage marker.
     marker: Option<String>,
+    /// Segments that were being written anew. Until such a file takes its segment's name the segment, the journal or both
+    /// hold all of it that was acknowledged.
+    unfinished_rewrites: Vec<PathBuf>,
 }
 
 async fn list_partitions(io: &Io, data: &Path) -> Result<BTreeMap<TopicPartition, Folder>, RecoveryError> {
@@ -283,6 +286,8 @@ async fn read_folder(io: &Io, path: &Path) -> Result<Folder, RecoveryError> {
             let file = io.open(&file_path, OpenOptions::READ).await.map_err(failed)?;
             let bytes = io.file_length(&file).await.map_err(failed)?;
             folder.segments.push(SegmentInfo { base, bytes });
+        } else if name.strip_suffix(REWRITE_SUFFIX).and_then(parse_segment_name).is_some() {
+            folder.unfinished_rewrites.push(file_path);
         }
     }
     folder.segments.sort_by_key(|segment| segment.base);
@@ -420,6 +425,9 @@ impl PartitionReplay<'_> {
         if had_marker {
             plan.cut_nothing();
         }
+        if !plan.remove_folder {
+            self.remove_rewrites(&folder.unfinished_rewrites).await;
+        }
         for (base, segment) in &plan.segments {
             let path = self.folder.join(segment_name(*base));
             match self.replay_segment(&path, segment).await {
@@ -458,6 +466,18 @@ impl PartitionReplay<'_> {
         match self.folder.parent() {
             Some(topic) => self.io.sync_directory(topic).await,
             None => Ok(()),
+        }
+    }
+
+    async fn remove_rewrites(&self, paths: &[PathBuf]) {
+        for path in paths {
+            match self.io.remove_file(path).await {
+                Ok(()) => {
+                    tracing::info!(path = %path.display(), "removed a segment that was being written anew")
+                }
+                // It takes space and nothing else.
+                Err(error) => tracing::warn!(path = %path.display(), %error, "an unfinished segment stays"),
+            }
         }
     }
 
