@@ -251,7 +251,7 @@ impl Scene {
             is_idempotent,
             records_per_batch_max: 1 + self.below(3),
             // Large ones fill journal files and segments.
-            padding_bytes_max: if self.below(6) == 0 { 16_000 } else { 200 },
+            padding_bytes_max: if self.below(10) == 0 { 16_000 } else { 200 },
             pause_ms_max: self.pause_ms(),
         }
     }

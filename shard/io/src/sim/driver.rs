@@ -85,7 +85,8 @@ impl Driver for SimDriver {
         let bytes = match pieces {
             [piece] => piece.slice(..piece.len().min(room)),
             pieces => {
-                let mut bytes = Vec::new();
+                let wanted: usize = pieces.iter().map(Bytes::len).sum();
+                let mut bytes = Vec::with_capacity(wanted.min(room));
                 for piece in pieces {
                     let count = piece.len().min(room - bytes.len());
                     bytes.extend_from_slice(piece.get(..count).unwrap_or(&[]));
