@@ -55,10 +55,7 @@ pub async fn run(shared: &Rc<Shared>) -> Finale {
     let starts: BTreeMap<i32, i64> =
         ends.keys().map(|partition| (*partition, starts.get(partition).copied().unwrap_or(0))).collect();
     assign(shared, FINAL_READER, &starts);
-    for (partition, end) in ends {
-        let from = starts.get(&partition).copied().unwrap_or(0);
-        read_partition(shared, &client, partition, from, end, &mut finale).await;
-    }
+    read_all(shared, &client, starts, &ends, &mut finale).await;
     finale
 }
 
@@ -148,46 +145,68 @@ async fn send_to_each(shared: &Rc<Shared>, client: &Client, finale: &mut Finale)
     }
 }
 
-/// Reads one partition until its end, or until nothing comes for too long.
-async fn read_partition(
+/// Reads all partitions side by side, each until its end or until nothing of it comes for too long: one that is damaged
+/// holds nobody up.
+async fn read_all(
     shared: &Shared,
     client: &Client,
-    partition: i32,
-    from: i64,
-    end: i64,
+    starts: BTreeMap<i32, i64>,
+    ends: &BTreeMap<i32, i64>,
     finale: &mut Finale,
 ) {
-    let mut positions = BTreeMap::from([(partition, from)]);
-    let mut progress_at = shared.io.monotonic_now();
-    let mut reached = from;
-    while reached < end {
+    let mut positions = starts;
+    let begun_at = shared.io.monotonic_now();
+    let mut reached: BTreeMap<i32, (i64, _)> =
+        positions.iter().map(|(partition, offset)| (*partition, (*offset, begun_at))).collect();
+    let is_at_end = |partition: &i32, offset: i64| ends.get(partition).is_none_or(|end| offset >= *end);
+    loop {
+        for (partition, offset) in &positions {
+            if is_at_end(partition, *offset) {
+                note_end(shared, *partition, *offset);
+            }
+        }
+        positions.retain(|partition, offset| !is_at_end(partition, *offset));
+        if positions.is_empty() {
+            return;
+        }
         match poll(shared, client, FINAL_READER, &mut positions).await {
             Ok(polling) => {
-                if let Some(error) = polling.errors.into_values().next() {
-                    finale.errors.insert(partition, error);
+                let is_refused = !(polling.errors.is_empty() && polling.outside.is_empty());
+                finale.errors.extend(polling.errors);
+                for partition in polling.outside {
+                    let offset = positions.get(&partition).copied().unwrap_or(-1);
+                    finale.errors.insert(partition, format!("offset {offset} is outside of the log"));
                 }
-                if !polling.outside.is_empty() {
-                    finale.errors.insert(partition, format!("offset {reached} is outside of the log"));
+                if is_refused {
                     shared.io.sleep(POLL).await;
                 }
             }
             Err(error) => {
-                finale.errors.insert(partition, error.to_string());
+                for partition in positions.keys() {
+                    finale.errors.insert(*partition, error.to_string());
+                }
                 client.forget_topic(&shared.load.topic);
                 shared.io.sleep(POLL).await;
             }
         }
-        let now = positions.get(&partition).copied().unwrap_or(reached);
-        if now > reached {
-            reached = now;
-            progress_at = shared.io.monotonic_now();
-        } else if shared.io.monotonic_now() >= progress_at + shared.load.patience {
-            finale.unread.push(partition);
-            return;
-        }
+        let now = shared.io.monotonic_now();
+        positions.retain(|partition, offset| {
+            let before = reached.entry(*partition).or_insert((*offset, now));
+            if *offset > before.0 {
+                *before = (*offset, now);
+            }
+            let is_moving = now < before.1 + shared.load.patience;
+            if !is_moving {
+                finale.unread.push(*partition);
+            }
+            is_moving
+        });
     }
-    // Nothing to read is an end too: the position says so.
-    let polled = vec![Polled { key: Shared::key(partition), records: Vec::new(), next: Some(reached) }];
+}
+
+/// Nothing to read is an end too: the position says so.
+fn note_end(shared: &Shared, partition: i32, offset: i64) {
+    let polled = vec![Polled { key: Shared::key(partition), records: Vec::new(), next: Some(offset) }];
     let now = nanoseconds(shared.io.monotonic_now());
     let span = Some(Span { start: now, end: now });
     let poll = crate::history::operation::Poll { process: FINAL_READER, polled, is_rebalanced: false, span };
