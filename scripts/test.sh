@@ -77,6 +77,18 @@ planted() {
     an_acknowledgement_before_the_journal_write_is_caught
 }
 
+# The same for what else could be forgotten: with each bug planted, the tests that must see it do.
+planted_in_storage() {
+  local bug
+  for bug in replay-shortens recycle-before-synced-to believe-second-fsync; do
+    cargo test --locked --quiet -p ringlog-shard --features "planted-$bug" --test storage_bypass \
+      power_cuts_lose_nothing_acknowledged_with_bypass || return 1
+  done
+  for bug in skip-directory-sync forget-producer-state close-dirty-descriptor; do
+    cargo test --locked --quiet -p ringlog-shard --features "planted-$bug" --test storage_checkpoints || return 1
+  done
+}
+
 planted_in_simulation() {
   cargo test --locked --quiet -p ringlog-broker --features planted-early-ack --test simulation \
     an_acknowledgement_before_the_journal_write_is_caught_within_ten_seeds
@@ -88,12 +100,11 @@ glommio() {
     && matrix --ringlog "$TARGET/glommio/ci/ringlog" --level smoke --io-driver io_uring
 }
 
-# Faults of real kernels, as root; elsewhere each says why it is skipped. disk-full and bitflip are not among them: the
-# broker neither refuses what a full disk cannot keep nor tells consumers of damaged records yet.
+# Faults of real kernels, as root; elsewhere each says why it is skipped.
 torture() {
   local fault code=0
   for fault in "kill9 --cycles 20" "powercut --cycles 10" "reshard --cycles 3" "stall --cycles 2" "memory --cycles 2" \
-    "write-error --cycles 2" "read-error --cycles 2"; do
+    "write-error --cycles 2" "read-error --cycles 2" "disk-full --cycles 2" "bitflip --cycles 1"; do
     # shellcheck disable=SC2086 - the words are ours
     scripts/torture.sh $fault --ringlog "$TARGET/ci/ringlog" || code=$?
     [ "$code" = 0 ] || [ "$code" = 77 ] || return 1
@@ -116,6 +127,7 @@ full() {
   stage "first run from a clean clone" scripts/first-run.sh
   stage "planted bug" planted
   stage "planted bug, simulated" planted_in_simulation
+  stage "planted bugs in storage" planted_in_storage
   stage "fuzz" fuzz
   build_ci
   local evidence=docs/evidence/skeleton
