@@ -4,11 +4,14 @@ import fcntl
 import os
 import struct
 import subprocess
+import time
 
 MIB = 1 << 20
 FIEMAP, FIEMAP_SYNC = 0xC020660B, 1
 LOOP_SET_STATUS64, LOOP_GET_STATUS64 = 0x4C04, 0x4C05
 LOOP_INFO_BYTES, SIZE_LIMIT_AT = 232, 32
+# A killed process is gone before the kernel has taken its rings apart, and they hold its files.
+BUSY_SECONDS_MAX = 20
 
 
 def call(*command, check=True):
@@ -55,7 +58,15 @@ class Stage:
         if self.is_frozen:
             self.thaw()
         if self.is_mounted:
-            call("umount", self.mount_point)
+            deadline = time.monotonic() + BUSY_SECONDS_MAX
+            while True:
+                try:
+                    call("umount", self.mount_point)
+                    break
+                except RuntimeError as error:
+                    if "busy" not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
             self.is_mounted = False
 
     def close(self):
