@@ -136,7 +136,7 @@ fn run_seed(seed: u64, reached: &Rc<Reached>) -> u64 {
 /// How many seeds a sweep runs; a soak sets more.
 #[cfg(not(feature = "planted-early-ack"))]
 fn sweep_seeds() -> u64 {
-    std::env::var("RINGLOG_SEEDS").map_or(10, |count| count.parse().expect("RINGLOG_SEEDS is a number"))
+    std::env::var("RINGLOG_SEEDS").map_or(8, |count| count.parse().expect("RINGLOG_SEEDS is a number"))
 }
 
 #[cfg(not(feature = "planted-early-ack"))]
