@@ -27,6 +27,9 @@ pub const ENTRY_HEAD_BYTES: usize = 40;
 /// Bytes that a data entry takes beside its batches.
 pub const DATA_ENTRY_OVERHEAD_BYTES: usize = ENTRY_HEAD_BYTES + 16;
 
+/// No partition counts so far, in centuries of appends: a greater number is none of ours, and the next one always exists.
+pub const SEQUENCE_MAX: u64 = i64::MAX as u64;
+
 /// No fixed part of an entry is longer: head and the fields of its kind.
 const FIXED_BYTES_MAX: usize = ENTRY_HEAD_BYTES + 40;
 
@@ -135,6 +138,8 @@ pub enum EntryError {
     UnknownFlags { flags: u8 },
     #[error("entry of kind {kind} has bytes after its end")]
     Trailing { kind: u8 },
+    #[error("entry states sequence {stated}, which no partition reaches")]
+    Sequence { stated: u64 },
 }
 
 impl EntryBody<'_> {
@@ -265,6 +270,11 @@ impl<'a> Entry<'a> {
         if entry.encoded_bytes() != whole.len() {
             return Err(EntryError::Trailing { kind });
         }
+        let through = if let EntryBody::SyncedTo(synced) = entry.body { synced.through } else { 0 };
+        let stated = entry.sequence.max(through);
+        if stated > SEQUENCE_MAX {
+            return Err(EntryError::Sequence { stated });
+        }
         Ok((entry, whole.len()))
     }
 
@@ -368,7 +378,7 @@ pub(crate) mod tests {
                 KIND_DELETE => EntryBody::Delete,
                 KIND_HARD_STATE => EntryBody::HardState { state: &self.payload },
                 _ => EntryBody::SyncedTo(SyncedTo {
-                    through: c as u64,
+                    through: c.unsigned_abs().min(SEQUENCE_MAX),
                     epoch,
                     offset,
                     segment_base,
@@ -383,7 +393,7 @@ pub(crate) mod tests {
 
     pub(crate) fn any_entry() -> impl Strategy<Value = OwnedEntry> {
         let numbers: [BoxedStrategy<i64>; 3] = std::array::from_fn(|_| any::<i64>().boxed());
-        let ids = (any::<[u8; 16]>(), any::<i32>(), any::<u64>(), any::<bool>());
+        let ids = (any::<[u8; 16]>(), any::<i32>(), 0..=SEQUENCE_MAX, any::<bool>());
         let fields = (numbers, any::<[u32; 3]>(), proptest::collection::vec(any::<u8>(), 0..300));
         (KIND_DATA..=KIND_SYNCED_TO, ids, fields).prop_map(|(kind, ids, fields)| {
             let (topic, partition, sequence, carried) = ids;
@@ -441,6 +451,21 @@ pub(crate) mod tests {
         expected.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 5, 0, 0, 0]);
         expected.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(encoded(&Entry { key, sequence: 7, carried: false, body }), expected);
+    }
+
+    #[test]
+    fn a_sequence_without_a_next_one_is_refused() {
+        let key = TopicPartition { topic: TopicId([0xAB; 16]), partition: PartitionIndex(3) };
+        let synced_to = |through| {
+            let (epoch, offset) = (LeaderEpoch(5), Offset(9));
+            EntryBody::SyncedTo(SyncedTo { through, epoch, offset, segment_base: Offset(1), position: 0 })
+        };
+        for (sequence, body) in [(u64::MAX, EntryBody::Delete), (7, synced_to(u64::MAX))] {
+            let bytes = encoded(&Entry { key, sequence, carried: false, body });
+            assert_eq!(Entry::decode(&bytes), Err(EntryError::Sequence { stated: u64::MAX }));
+        }
+        let last = Entry { key, sequence: SEQUENCE_MAX, carried: false, body: synced_to(SEQUENCE_MAX) };
+        assert!(Entry::decode(&encoded(&last)).is_ok());
     }
 
     #[test]

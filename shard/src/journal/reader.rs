@@ -207,7 +207,9 @@ async fn read_run(
         let frame = window.frame(end, manifest).await?;
         let detail = match frame {
             Ok((header, entries))
-                if run.as_ref().is_none_or(|run| header.sequence == run.last_sequence + 1) =>
+                if run
+                    .as_ref()
+                    .is_none_or(|run| run.last_sequence.checked_add(1) == Some(header.sequence)) =>
             {
                 let run = run.get_or_insert_with(|| FrameRun {
                     core,
@@ -291,7 +293,7 @@ pub fn judge_core(files: Vec<FileScan>) -> CoreScan {
                 run.first_sequence - 1,
             ));
         }
-        expected = run.last_sequence + 1;
+        expected = run.last_sequence.saturating_add(1);
         before = Some(run);
     }
     scan.runs = runs;
@@ -310,13 +312,13 @@ mod tests {
             core: 0,
             path: PathBuf::from(file),
             position,
-            end: position + 4096 * (last_sequence + 1 - first_sequence),
+            end: position + 4096 * (last_sequence - first_sequence + 1),
             end_detail: "no frame header".to_owned(),
             first_sequence,
             last_sequence,
             floor: 1,
             entries: Vec::new(),
-            frame_count: last_sequence + 1 - first_sequence,
+            frame_count: last_sequence - first_sequence + 1,
         }
     }
 
@@ -374,6 +376,12 @@ mod tests {
         ];
         check(files, &[(11, 20), (22, 25)], 1);
         check(vec![file(None, vec![run("a", 4096, 2, 5)])], &[(2, 5)], 1);
+    }
+
+    #[test]
+    fn a_frame_after_which_none_can_come_is_a_frame() {
+        let last = floored(u64::MAX, run("a", 0, u64::MAX, u64::MAX));
+        check(vec![file(Some(last), vec![])], &[(u64::MAX, u64::MAX)], 0);
     }
 
     #[test]
