@@ -59,14 +59,20 @@ quick() {
 
 build_ci() { stage "build, profile ci" cargo build --locked --quiet --profile ci --bin ringlog; }
 
-# Each target for a quarter of a minute, from an empty corpus; findings stay under protocol/fuzz/artifacts/.
+# Each target of each crate for ten seconds, from an empty corpus; findings stay under <crate>/fuzz/artifacts/. What both
+# crates need is compiled once.
 fuzz() {
-  local target corpus
+  local crate target corpus build
   corpus="$(mktemp -d)"
-  for target in $(cd protocol/fuzz/fuzz_targets && ls | sed 's/\.rs$//'); do
-    mkdir -p "$corpus/$target"
-    (cd protocol && RUSTC_BOOTSTRAP=1 PATH="${XDG_CACHE_HOME:-$HOME/.cache}/ringlog/tools/bin:$PATH" \
-      cargo fuzz run "$target" "$corpus/$target" -- -max_total_time=15 -max_len=4096 -print_final_stats=1 2>&1 | tail -n 12) || return 1
+  build="$(realpath -m -- "$TARGET")/fuzz"
+  for crate in protocol shard; do
+    for target in $(cd "$crate/fuzz/fuzz_targets" && ls | sed 's/\.rs$//'); do
+      mkdir -p "$corpus/$target"
+      echo "fuzz: $crate, $target"
+      (cd "$crate" && RUSTC_BOOTSTRAP=1 PATH="${XDG_CACHE_HOME:-$HOME/.cache}/ringlog/tools/bin:$PATH" \
+        cargo fuzz run --target-dir "$build" "$target" "$corpus/$target" -- \
+        -max_total_time=10 -max_len=4096 -malloc_limit_mb=256 -print_final_stats=1 2>&1 | tail -n 12) || return 1
+    done
   done
   rm -rf -- "$corpus"
 }
