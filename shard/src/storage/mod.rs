@@ -6,7 +6,8 @@
 //! Reading order: `folder` (names on disk), `data_directory` (lock and identity), `index`, `segment`, `tail` (memory),
 //! `log`, `read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
 //! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
-//! `open` (the start), `stats`.
+//! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`; what goes wrong: `space`,
+//! `file_system`, `damage`, `checked`, `scrub`; `stats`.
 
 mod bypass;
 mod checked;
