@@ -287,11 +287,11 @@ fn run_seed(seed: u64, reached: &Rc<Reached>) -> u64 {
             // Not while it starts: a start ends at the first failure.
             let before = reached.starts.get();
             world.run_until(|| reached.starts.get() > before, Duration::from_secs(60));
-            host.fail_syncs([40, 8][(world.random_u64() % 2) as usize]);
+            host.disk().fail_syncs([40, 8][(world.random_u64() % 2) as usize]);
         }
         let longest_us = [3_000, 60_000, 300_000][(world.random_u64() % 3) as usize];
         world.run_for(Duration::from_micros(world.random_u64() % longest_us));
-        host.fail_syncs(0);
+        host.disk().fail_syncs(0);
         host.crash();
     }
     let io = host.executor();

@@ -81,7 +81,7 @@ async fn fill(io: Io, host: Host, done: Rc<Cell<bool>>) {
         .append(core.logs[&metadata], batch(Offset(0), 1, 100, 1))
         .expect("metadata uses the reserve");
     core.settle(&io).await;
-    host.set_disk_capacity(400 * MIB);
+    host.disk().set_capacity_bytes(400 * MIB);
     let freed = io.monotonic_now();
     while core.storage.check_append(core.logs[&key], 60_000).is_err() {
         io.sleep(Duration::from_millis(100)).await;
@@ -96,7 +96,7 @@ async fn fill(io: Io, host: Host, done: Rc<Cell<bool>>) {
 fn a_full_disk_refuses_appends_only_and_for_as_long_as_it_is_full() {
     let world = World::new(1);
     let host = world.host("node");
-    host.set_disk_capacity(64 * MIB);
+    host.disk().set_capacity_bytes(64 * MIB);
     let (io, done) = (host.executor(), Rc::new(Cell::new(false)));
     io.spawn(Priority::Foreground, fill(io.clone(), host.clone(), Rc::clone(&done))).detach();
     assert_eq!(world.run_until(|| done.get(), Duration::from_secs(3600)), Outcome::Done);
@@ -112,7 +112,7 @@ fn a_disk_that_is_full_at_start_refuses_the_first_append() {
     let main = async move |io: Io| {
         let directory = open_directory(&io, Path::new("/data")).await;
         let model = Rc::new(RefCell::new(Model::default()));
-        limited.set_disk_capacity(9 * MIB);
+        limited.disk().set_capacity_bytes(9 * MIB);
         let storage = start(&io, &directory, 1, SHORT).await.pop().expect("one core");
         let mut core = Core::open(storage, model, LogSettings::default()).await;
         core.create([partition(1, 0)], LogSettings::default());

@@ -51,6 +51,12 @@ impl<T> Agenda<T> {
         }
     }
 
+    /// All that is planned, in no order of time, but in the same one each time.
+    pub(super) fn planned(&self) -> impl Iterator<Item = &T> {
+        let next = self.next.iter().map(|(_, what)| what);
+        next.chain(self.planned.iter().map(|(_, what)| what))
+    }
+
     /// Takes out what is next, with its time.
     pub(super) fn pop(&mut self) -> Option<(u64, T)> {
         if let Some(((time, _), what)) = self.next.take() {

@@ -6,8 +6,11 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Component, Path};
 
-use super::sectors::Sectors;
+use super::faults::{FaultKind, Faults, Place, WriteFault};
+use super::name_log::{NameChange, NameLog};
+use super::sectors::{PIECE_BYTES, SECTOR_BYTES, Sectors};
 use crate::options::{DirectoryEntry, OpenOptions, SpaceInfo};
+use crate::random::Random;
 
 /// What a crash leaves of bytes that were written but not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,12 @@ pub enum UnsyncedData {
     Kept,
     /// None of it reached the disk.
     Lost,
+    /// The disk had written some: each sector of 4 KiB or not, drawn from the world's seed, writes that had begun included;
+    /// and the first so many of the unsynced changes of names, each as a whole.
+    RandomSubset {
+        /// Of a sector some pieces of 512 bytes alone may be there.
+        torn: bool,
+    },
 }
 
 /// A file or directory, however many names it has.
@@ -32,6 +41,10 @@ struct FileData {
     sectors: Sectors,
     /// Open file that holds the lock.
     lock: Option<u64>,
+    /// Bytes that it takes at least: what was allocated for it.
+    allocated: u64,
+    /// Under which it was last opened, or to which it was renamed.
+    path: String,
 }
 
 #[derive(Default)]
@@ -66,6 +79,9 @@ pub(crate) struct Disk {
     syncs_failed: u64,
     /// Descriptors closed with unsynced writes: a kernel drops the error of those.
     closed_unsynced: u64,
+    /// `None` while nothing goes wrong.
+    faults: Option<Box<Faults>>,
+    unsynced_names: NameLog,
 }
 
 /// Capacity of a disk that nobody gave one: never reached.
@@ -85,7 +101,31 @@ impl Disk {
             capacity_bytes: CAPACITY_BYTES,
             sync_fails_one_of: 0,
             syncs_failed: 0,
+            faults: None,
+            unsynced_names: NameLog::default(),
         }
+    }
+
+    pub(super) fn add_fault(&mut self, kind: FaultKind, place: Place, random: Random) {
+        self.faults.get_or_insert_with(|| Box::new(Faults::new(random))).add(kind, place);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.faults = None;
+        self.sync_fails_one_of = 0;
+    }
+
+    /// Gives a name in a directory another meaning, until a sync of the directory not for ever.
+    fn set_names(&mut self, changes: Vec<NameChange>) -> io::Result<()> {
+        for NameChange { directory, name, inode } in &changes {
+            let cached = &mut self.directory_mut(*directory)?.cached;
+            match inode {
+                Some(inode) => cached.insert(name.clone(), *inode),
+                None => cached.remove(name),
+            };
+        }
+        self.unsynced_names.note(changes);
+        Ok(())
     }
 
     fn create(&mut self, inode: Inode) -> InodeId {
@@ -139,15 +179,21 @@ impl Disk {
             Some(_) if options.create_new => return Err(ErrorKind::AlreadyExists.into()),
             Some(inode) => inode,
             None if options.create || options.create_new => {
+                self.check_room_for_name()?;
                 let inode = self.create(Inode::File(FileData::default()));
-                self.directory_mut(parent)?.cached.insert(name, inode);
+                self.set_names(vec![NameChange { directory: parent, name, inode: Some(inode) }])?;
                 inode
             }
             None => return Err(ErrorKind::NotFound.into()),
         };
         match self.inodes.get_mut(&inode) {
-            Some(Inode::File(file)) if options.truncate => file.sectors.set_length(0),
-            Some(Inode::File(_)) => {}
+            Some(Inode::File(file)) => {
+                path.to_string_lossy().as_ref().clone_into(&mut file.path);
+                if options.truncate {
+                    file.sectors.set_length(0);
+                    file.allocated = 0;
+                }
+            }
             // As open(2): a directory opens for reading only; it stands for its file system.
             _ if options.write => return Err(ErrorKind::IsADirectory.into()),
             _ => {}
@@ -203,28 +249,160 @@ impl Disk {
         }
     }
 
-    pub(crate) fn read(&self, handle: u64, position: u64, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&mut self, handle: u64, position: u64, length: usize) -> io::Result<Vec<u8>> {
         if !self.opened(handle)?.read {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        if let Some(mut faults) = self.faults.take() {
+            let bytes = position..position.saturating_add(length as u64);
+            let fails = self.file(handle).is_ok_and(|file| faults.fails_read(&file.path, &bytes));
+            self.faults = Some(faults);
+            if fails {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
         }
         let position = usize::try_from(position).unwrap_or(usize::MAX);
         Ok(self.file(handle)?.sectors.read(position, length))
     }
 
-    pub(crate) fn write(&mut self, handle: u64, position: u64, bytes: &[u8]) -> io::Result<()> {
-        let (sectors, range) = self.writable(handle, position, bytes)?;
-        sectors.write(range, bytes);
-        if let Some(open) = self.open.get_mut(&handle) {
-            open.is_unsynced = true;
+    /// Writes bytes; `durable` makes those sectors durable, and the length, as a write with O_DSYNC does.
+    pub(crate) fn write(
+        &mut self,
+        handle: u64,
+        position: u64,
+        bytes: &[u8],
+        durable: bool,
+    ) -> io::Result<()> {
+        if self.faults.is_some()
+            && let Some(result) = self.write_with_fault(handle, position, bytes, durable)
+        {
+            return result;
+        }
+        let fitting = self.fitting(handle, position, bytes)?;
+        self.put(handle, position, fitting, durable)?;
+        if fitting.len() < bytes.len() {
+            return Err(no_space());
         }
         Ok(())
     }
 
-    /// Writes bytes and makes those sectors durable, and the length, as a write with O_DSYNC does.
-    pub(crate) fn write_durable(&mut self, handle: u64, position: u64, bytes: &[u8]) -> io::Result<()> {
+    fn put(&mut self, handle: u64, position: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         let (sectors, range) = self.writable(handle, position, bytes)?;
-        sectors.write_durable(range, bytes);
+        if durable {
+            sectors.write_durable(range, bytes);
+        } else {
+            sectors.write(range, bytes);
+            if let Some(open) = self.open.get_mut(&handle) {
+                open.is_unsynced = true;
+            }
+        }
         Ok(())
+    }
+
+    /// What a write that goes wrong does; `None` = this one does not.
+    fn write_with_fault(
+        &mut self,
+        handle: u64,
+        position: u64,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Option<io::Result<()>> {
+        let mut faults = self.faults.take()?;
+        let done = self.fail_write(&mut faults, handle, position, bytes, durable);
+        self.faults = Some(faults);
+        done
+    }
+
+    fn fail_write(
+        &mut self,
+        faults: &mut Faults,
+        handle: u64,
+        position: u64,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Option<io::Result<()>> {
+        let range = position..position.saturating_add(bytes.len() as u64);
+        let WriteFault { kind, onto } = faults.on_write(&self.file(handle).ok()?.path, &range)?;
+        match kind {
+            FaultKind::ReadError => None,
+            FaultKind::WriteError => {
+                let pieces = faults.below((bytes.len() / PIECE_BYTES) as u64 + 1) as usize;
+                let written = bytes.get(..pieces * PIECE_BYTES).unwrap_or(&[]);
+                let error = io::Error::from_raw_os_error(libc::EIO);
+                Some(self.put(handle, position, written, false).and(Err(error)))
+            }
+            FaultKind::LostWrite => {
+                let target = self.writable(handle, position, bytes);
+                Some(target.map(|(sectors, range)| sectors.write_lost(range, bytes)))
+            }
+            FaultKind::StaleRead => {
+                let target = self.writable(handle, position, bytes);
+                Some(target.map(|(sectors, range)| sectors.lengthen(range.end, durable)))
+            }
+            FaultKind::MisdirectedWrite => {
+                let place = self.wrong_place(faults, handle, position, onto.as_deref())?;
+                let target = self.writable(handle, position, bytes);
+                let done = target.map(|(sectors, range)| sectors.lengthen(range.end, durable));
+                if done.is_ok()
+                    && let Some(Inode::File(file)) = self.inodes.get_mut(&place.0)
+                {
+                    let start = place.1 * SECTOR_BYTES + position as usize % SECTOR_BYTES;
+                    let range = start..start + bytes.len();
+                    match durable {
+                        true => file.sectors.write_durable(range, bytes),
+                        false => file.sectors.write(range, bytes),
+                    }
+                }
+                Some(done)
+            }
+        }
+    }
+
+    /// A sector of some file that is not the one meant.
+    fn wrong_place(
+        &self,
+        faults: &mut Faults,
+        handle: u64,
+        position: u64,
+        onto: Option<&str>,
+    ) -> Option<(InodeId, usize)> {
+        let own = self.opened(handle).ok()?.inode;
+        let is_meant = |id: InodeId, file: &FileData| match onto {
+            Some(part) => id != own && file.path.contains(part),
+            None => id == own,
+        };
+        let own_sector = position as usize / SECTOR_BYTES;
+        let mut places = Vec::new();
+        for (id, inode) in &self.inodes {
+            if let Inode::File(file) = inode
+                && is_meant(*id, file)
+            {
+                let sectors = 0..file.sectors.length().div_ceil(SECTOR_BYTES);
+                let others = sectors.filter(|sector| *id != own || *sector != own_sector);
+                places.extend(others.map(|sector| (*id, sector)));
+            }
+        }
+        places.get(faults.below(places.len() as u64) as usize).copied()
+    }
+
+    fn is_limited(&self) -> bool {
+        self.capacity_bytes < CAPACITY_BYTES
+    }
+
+    /// As many of the bytes as there is room for.
+    fn fitting<'a>(&self, handle: u64, position: u64, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
+        if !self.is_limited() {
+            return Ok(bytes);
+        }
+        let fits =
+            self.file(handle)?.bytes().saturating_add(self.space().free_bytes).saturating_sub(position);
+        let fits = usize::try_from(fits).unwrap_or(usize::MAX);
+        Ok(bytes.get(..fits).unwrap_or(bytes))
+    }
+
+    fn check_room_for_name(&self) -> io::Result<()> {
+        let is_full = self.is_limited() && self.space().free_bytes < SECTOR_BYTES as u64;
+        if is_full { Err(no_space()) } else { Ok(()) }
     }
 
     /// What a write changes, and where.
@@ -300,11 +478,21 @@ impl Disk {
             return Err(ErrorKind::InvalidInput.into());
         }
         let length = usize::try_from(length).map_err(|_| ErrorKind::FileTooLarge)?;
-        self.file_mut(handle)?.sectors.set_length(length);
+        let file = self.file_mut(handle)?;
+        if length < file.sectors.length() {
+            file.allocated = length as u64;
+        }
+        file.sectors.set_length(length);
         Ok(())
     }
 
     pub(crate) fn allocate(&mut self, handle: u64, end: u64, keep_size: bool) -> io::Result<()> {
+        let present = self.file(handle)?.bytes();
+        if self.is_limited() && end > present && end - present > self.space().free_bytes {
+            return Err(no_space());
+        }
+        let file = self.file_mut(handle)?;
+        file.allocated = file.allocated.max(end);
         if !keep_size && end > self.length(handle)? {
             self.truncate(handle, end)?;
         }
@@ -318,8 +506,9 @@ impl Disk {
             current = match present {
                 Some(inode) => inode,
                 None => {
+                    self.check_room_for_name()?;
                     let inode = self.create(Inode::Directory(DirectoryData::default()));
-                    self.directory_mut(current)?.cached.insert(name, inode);
+                    self.set_names(vec![NameChange { directory: current, name, inode: Some(inode) }])?;
                     inode
                 }
             };
@@ -333,7 +522,7 @@ impl Disk {
         if matches!(self.inodes.get(&inode), Some(Inode::Directory(_))) {
             return Err(ErrorKind::IsADirectory.into());
         }
-        self.directory_mut(parent)?.cached.remove(&name);
+        self.set_names(vec![NameChange { directory: parent, name, inode: None }])?;
         self.free_unreachable();
         Ok(())
     }
@@ -342,7 +531,7 @@ impl Disk {
         let (parent, name) = self.parent(path)?;
         let inode = *self.directory(parent)?.cached.get(&name).ok_or(ErrorKind::NotFound)?;
         self.directory(inode)?;
-        self.directory_mut(parent)?.cached.remove(&name);
+        self.set_names(vec![NameChange { directory: parent, name, inode: None }])?;
         self.free_unreachable();
         Ok(())
     }
@@ -357,8 +546,13 @@ impl Disk {
         {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
-        self.directory_mut(source)?.cached.remove(&source_name);
-        self.directory_mut(target)?.cached.insert(target_name, inode);
+        if let Some(Inode::File(file)) = self.inodes.get_mut(&inode) {
+            to.to_string_lossy().as_ref().clone_into(&mut file.path);
+        }
+        self.set_names(vec![
+            NameChange { directory: source, name: source_name, inode: None },
+            NameChange { directory: target, name: target_name, inode: Some(inode) },
+        ])?;
         self.free_unreachable();
         Ok(())
     }
@@ -369,6 +563,8 @@ impl Disk {
         let directory = self.directory_mut(inode)?;
         let removed = directory.durable.iter().any(|(name, inode)| directory.cached.get(name) != Some(inode));
         directory.durable.clone_from(&directory.cached);
+        let inodes = &self.inodes;
+        self.unsynced_names.forget(|directory| directory == inode || !inodes.contains_key(&directory));
         if removed {
             self.free_unreachable();
         }
@@ -388,9 +584,16 @@ impl Disk {
         self.find(path).is_ok()
     }
 
-    /// Power is cut: nothing is open any more, and only durable names and bytes are left.
-    pub(crate) fn crash(&mut self, unsynced: UnsyncedData) {
+    /// Power is cut: nothing is open any more, and only durable names and bytes are left, and what `unsynced` says.
+    pub(crate) fn crash(&mut self, unsynced: UnsyncedData, random: &mut Random) {
         self.open.clear();
+        let kept_names = match unsynced {
+            UnsyncedData::Kept | UnsyncedData::Lost => 0,
+            UnsyncedData::RandomSubset { .. } => random.below(self.unsynced_names.len() as u64 + 1),
+        };
+        for change in self.unsynced_names.take_first(kept_names as usize) {
+            self.make_durable(change);
+        }
         for inode in self.inodes.values_mut() {
             match inode {
                 Inode::File(file) => {
@@ -398,12 +601,30 @@ impl Disk {
                     match unsynced {
                         UnsyncedData::Kept => file.sectors.keep(),
                         UnsyncedData::Lost => file.sectors.revert(),
+                        UnsyncedData::RandomSubset { torn } => file.sectors.keep_some(random, torn),
                     }
                 }
                 Inode::Directory(directory) => directory.cached = directory.durable.clone(),
             }
         }
         self.free_unreachable();
+    }
+
+    /// Unless what it names is gone meanwhile: then it is as if it had never been.
+    fn make_durable(&mut self, change: Vec<NameChange>) {
+        let is_there = |inode: &InodeId| self.inodes.contains_key(inode);
+        if !change.iter().all(|part| is_there(&part.directory) && part.inode.iter().all(is_there)) {
+            return;
+        }
+        crate::reached::note("sim_disk.unsynced_name_kept");
+        for NameChange { directory, name, inode } in change {
+            if let Some(Inode::Directory(directory)) = self.inodes.get_mut(&directory) {
+                match inode {
+                    Some(inode) => directory.durable.insert(name, inode),
+                    None => directory.durable.remove(&name),
+                };
+            }
+        }
     }
 
     /// Frees what no name (cached or durable) and no open file reaches.
@@ -428,10 +649,22 @@ impl Disk {
 impl Inode {
     fn bytes(&self) -> u64 {
         match self {
-            Inode::File(file) => file.sectors.length() as u64,
+            Inode::File(file) => file.bytes(),
             Inode::Directory(_) => 0,
         }
     }
+}
+
+impl FileData {
+    /// What it takes of the disk.
+    fn bytes(&self) -> u64 {
+        self.allocated.max(self.sectors.length() as u64)
+    }
+}
+
+fn no_space() -> io::Error {
+    crate::reached::note("sim_disk.no_space");
+    io::Error::from_raw_os_error(libc::ENOSPC)
 }
 
 fn names(path: &Path) -> io::Result<Vec<String>> {
@@ -451,99 +684,5 @@ fn names(path: &Path) -> io::Result<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn disk_with(path: &str, content: &[u8]) -> Disk {
-        let mut disk = Disk::new();
-        disk.open(1, Path::new(path), OpenOptions::READ_WRITE_CREATE).expect("open");
-        disk.write(1, 0, content).expect("write");
-        disk
-    }
-
-    fn content_after_crash(disk: &mut Disk, path: &str, unsynced: UnsyncedData) -> Option<Vec<u8>> {
-        disk.crash(unsynced);
-        disk.open(9, Path::new(path), OpenOptions::READ).ok()?;
-        Some(disk.read(9, 0, 1 << 20).expect("read"))
-    }
-
-    #[test]
-    fn a_name_lasts_only_after_its_directory_was_synced() {
-        let mut disk = disk_with("/file", b"content");
-        disk.sync_file(1).expect("sync");
-        assert_eq!(content_after_crash(&mut disk, "/file", UnsyncedData::Kept), None);
-
-        let mut disk = disk_with("/file", b"content");
-        disk.sync_file(1).expect("sync");
-        disk.sync_directory(Path::new("/")).expect("sync");
-        assert_eq!(
-            content_after_crash(&mut disk, "/file", UnsyncedData::Lost).as_deref(),
-            Some(&b"content"[..])
-        );
-    }
-
-    #[test]
-    fn unsynced_bytes_are_kept_or_lost_as_a_whole() {
-        for (unsynced, expected) in
-            [(UnsyncedData::Kept, vec![2; 10_000]), (UnsyncedData::Lost, vec![1; 9_000])]
-        {
-            let mut disk = disk_with("/file", &[1; 9_000]);
-            disk.sync_directory(Path::new("/")).expect("sync");
-            disk.sync_file(1).expect("sync");
-            disk.write(1, 0, &[2; 10_000]).expect("write");
-            assert_eq!(disk.read(1, 0, 20_000).expect("read"), [2; 10_000]);
-            assert_eq!(content_after_crash(&mut disk, "/file", unsynced), Some(expected));
-        }
-    }
-
-    #[test]
-    fn lengths_revert_with_the_bytes() {
-        let mut disk = disk_with("/file", &[1; 9_000]);
-        disk.sync_directory(Path::new("/")).expect("sync");
-        disk.sync_file(1).expect("sync");
-        disk.truncate(1, 100).expect("truncate");
-        disk.truncate(1, 5_000).expect("truncate");
-        let mut expected = vec![1; 100];
-        expected.resize(5_000, 0);
-        assert_eq!(disk.read(1, 0, 20_000).expect("read"), expected);
-        assert_eq!(content_after_crash(&mut disk, "/file", UnsyncedData::Lost), Some(vec![1; 9_000]));
-    }
-
-    #[test]
-    fn a_durable_write_syncs_its_own_sectors_only() {
-        let mut disk = disk_with("/file", &[1; 12_288]);
-        disk.sync_directory(Path::new("/")).expect("sync");
-        disk.sync_file(1).expect("sync");
-        disk.write(1, 0, &[2; 4_096]).expect("write");
-        disk.write_durable(1, 4_096, &[3; 4_096]).expect("write");
-        disk.write_durable(1, 12_288, &[4; 4_096]).expect("write");
-        let expected = [[1; 4_096], [3; 4_096], [1; 4_096], [4; 4_096]].concat();
-        assert_eq!(content_after_crash(&mut disk, "/file", UnsyncedData::Lost), Some(expected));
-    }
-
-    #[test]
-    fn an_unsynced_removal_or_rename_is_undone() {
-        let mut disk = disk_with("/file", b"content");
-        disk.sync_file(1).expect("sync");
-        disk.sync_directory(Path::new("/")).expect("sync");
-        disk.close(1);
-        disk.rename(Path::new("/file"), Path::new("/other")).expect("rename");
-        assert!(!disk.exists(Path::new("/file")));
-        disk.remove_file(Path::new("/other")).expect("remove");
-        assert_eq!(
-            content_after_crash(&mut disk, "/file", UnsyncedData::Lost).as_deref(),
-            Some(&b"content"[..])
-        );
-        assert!(!disk.exists(Path::new("/other")));
-    }
-
-    #[test]
-    fn what_nothing_reaches_is_freed() {
-        let mut disk = disk_with("/file", b"content");
-        disk.remove_file(Path::new("/file")).expect("remove");
-        assert_eq!(disk.inodes.len(), 2, "the open file lives");
-        assert_eq!(disk.read(1, 0, 10).expect("read"), b"content");
-        disk.close(1);
-        assert_eq!(disk.inodes.len(), 1, "the root alone");
-    }
-}
+#[path = "disk_tests.rs"]
+mod tests;

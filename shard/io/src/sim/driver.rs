@@ -106,8 +106,8 @@ impl Driver for SimDriver {
     ) -> io::Result<u64> {
         let length = usize::try_from(length.min(SENDFILE_BYTES_PER_CALL_MAX)).unwrap_or(usize::MAX);
         let room = self.room(socket)?;
-        let world = self.world.borrow();
-        let disk = &world.hosts[self.host].disk;
+        let mut world = self.world.borrow_mut();
+        let disk = &mut world.hosts[self.host].disk;
         let bytes = Bytes::from(disk.read(handle(file), position, length.min(room))?);
         let wanted = length > 0 && position < disk.length(handle(file))?;
         drop(world);

@@ -7,7 +7,10 @@
 mod agenda;
 mod disk;
 mod driver;
+mod faults;
 mod handles;
+mod host_disk;
+mod name_log;
 mod network;
 mod perform;
 mod sectors;
@@ -23,7 +26,9 @@ use self::agenda::Agenda;
 use self::disk::Disk;
 pub use self::disk::UnsyncedData;
 use self::driver::SimDriver;
+pub use self::faults::Place;
 pub(crate) use self::handles::{SimulatedFile, SimulatedListener, SimulatedNotifier, SimulatedSocket};
+pub use self::host_disk::HostDisk;
 use self::state::{Event, ExecutorState, HostState, TURN, WorldState};
 use crate::clock::Monotonic;
 use crate::driver::Wait;
@@ -72,6 +77,9 @@ impl World {
                 address: IpAddr::V4(Ipv4Addr::new(10, 0, high, low)),
                 disk: Disk::new(),
                 wall_offset_ms: 0,
+                stalled_until: 0,
+                slow: (0, 0),
+                disk_changes: 0,
             });
             index
         });
@@ -206,15 +214,9 @@ impl Host {
         self.inner.state.borrow_mut().hosts[self.index].wall_offset_ms += milliseconds;
     }
 
-    /// Lets one of so many syncs of a file fail from now on, 0 = none: an error once, after which the file passes for clean,
-    /// reads back as written, and has lost what was unsynced after the next crash. Synchronous writes do not fail.
-    pub fn fail_syncs(&self, one_of: u64) {
-        self.inner.state.borrow_mut().hosts[self.index].disk.set_failing_syncs(one_of);
-    }
-
-    /// Gives the disk another size. What is on it stays, also when it is more.
-    pub fn set_disk_capacity(&self, bytes: u64) {
-        self.inner.state.borrow_mut().hosts[self.index].disk.set_capacity(bytes);
+    /// The disk of this host, to let it go wrong.
+    pub fn disk(&self) -> HostDisk {
+        HostDisk { inner: Rc::clone(&self.inner), index: self.index }
     }
 
     /// Descriptors that were closed, not by a crash, with writes that nobody had synced: a kernel drops the error of such
@@ -224,10 +226,14 @@ impl Host {
     }
 
     /// Cuts the power: every executor of the host ends at once, peers see a reset, and the disk keeps what was synced;
-    /// of the rest all or nothing, as the seed decides (the answer tells). Names last only after a sync of their directory.
+    /// of the rest all, nothing or some, as the seed decides (the answer tells). Names last only after a sync of their
+    /// directory, or as [`UnsyncedData::RandomSubset`] says.
     pub fn crash(&self) -> UnsyncedData {
-        let kept = self.inner.state.borrow_mut().random.below(2) == 0;
-        let unsynced = if kept { UnsyncedData::Kept } else { UnsyncedData::Lost };
+        let unsynced = match self.inner.state.borrow_mut().random.below(4) {
+            0 => UnsyncedData::Kept,
+            1 => UnsyncedData::Lost,
+            choice => UnsyncedData::RandomSubset { torn: choice == 3 },
+        };
         self.crash_with(unsynced);
         unsynced
     }
@@ -237,8 +243,9 @@ impl Host {
         let ended: Vec<usize> = {
             let mut state = self.inner.state.borrow_mut();
             // First off the network and off the disk, so that nothing which tasks do while they are dropped is seen.
+            let state = &mut *state;
             state.cut_off(self.index);
-            state.hosts[self.index].disk.crash(unsynced);
+            state.cut_power(self.index, unsynced);
             let executors = state.executors.iter_mut().enumerate();
             executors
                 .filter(|(_, executor)| executor.host == self.index && executor.alive)

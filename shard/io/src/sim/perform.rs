@@ -17,6 +17,7 @@ type Outcome = (io::Result<u64>, Returned);
 impl WorldState {
     /// Lets a file operation or a job take effect.
     pub(crate) fn perform(&mut self, host: usize, operation: Operation) -> Outcome {
+        self.hosts[host].disk_changes += u64::from(changes_disk(&operation));
         match operation {
             Operation::ReadAt { file, position, length, uncached: _ } => {
                 self.read(host, &file, position, length)
@@ -108,11 +109,42 @@ impl WorldState {
         sync: WriteSync,
     ) -> io::Result<u64> {
         let disk = &mut self.hosts[host].disk;
-        match sync {
-            WriteSync::None => disk.write(handle(file), position, bytes)?,
-            WriteSync::Data => disk.write_durable(handle(file), position, bytes)?,
-        }
+        disk.write(handle(file), position, bytes, sync == WriteSync::Data)?;
         Ok(bytes.len() as u64)
+    }
+}
+
+/// Whether it changes what a disk holds, or what of it lasts.
+fn changes_disk(operation: &Operation) -> bool {
+    use FileOperation as Op;
+    match operation {
+        Operation::WriteDirect { .. } => true,
+        Operation::File(
+            Op::Read { .. }
+            | Op::Length { .. }
+            | Op::ListDirectory { .. }
+            | Op::PathExists { .. }
+            | Op::FileSystemSpace { .. }
+            | Op::StartWriteOut { .. }
+            | Op::SyncFileSystem { .. },
+        ) => false,
+        Operation::File(Op::Open { options, .. }) => options.create || options.create_new || options.truncate,
+        Operation::File(_) => true,
+        _ => false,
+    }
+}
+
+/// The file, position and bytes of a write that has begun.
+pub(crate) fn written(operation: &Operation) -> Option<(u64, u64, Vec<u8>)> {
+    match operation {
+        Operation::WriteDirect { file, position, buffer, .. }
+        | Operation::File(FileOperation::WriteAligned { file, position, buffer, .. }) => {
+            Some((handle(file), *position, buffer.as_slice().to_vec()))
+        }
+        Operation::File(FileOperation::Write { file, position, pieces }) => {
+            Some((handle(file), *position, pieces.concat()))
+        }
+        _ => None,
     }
 }
 

@@ -7,8 +7,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
+use crate::random::Random;
+
 /// Bytes that become durable together.
 pub(super) const SECTOR_BYTES: usize = 4096;
+
+/// Bytes of which the medium writes all or none, whatever happens.
+pub(super) const PIECE_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
 
@@ -66,6 +71,16 @@ impl Contents {
         bytes
     }
 
+    /// Takes over some pieces of one sector of the other value, as far as it lies within the length.
+    fn take_pieces(&mut self, other: &Contents, sector: usize, pieces: u64) {
+        if let (Some(target), Some(source)) = (self.sectors.get_mut(sector), other.sectors.get(sector)) {
+            tear(target, source.as_deref(), pieces);
+        }
+        if sector + 1 == self.sectors.len() {
+            self.clear_behind_length();
+        }
+    }
+
     /// Takes over one sector of the other value, as far as it lies within the length. One beyond the end stays out.
     fn take(&mut self, other: &Contents, sector: usize) {
         if let (Some(target), Some(source)) = (self.sectors.get_mut(sector), other.sectors.get(sector)) {
@@ -73,6 +88,18 @@ impl Contents {
         }
         if other.length > self.length && sector + 1 == self.sectors.len() {
             self.clear_behind_length();
+        }
+    }
+}
+
+/// Some pieces of the one sector, the rest of the other, as the bits say.
+fn tear(slot: &mut Option<Rc<Sector>>, other: Option<&Sector>, pieces: u64) {
+    let other = other.unwrap_or(&ZEROS);
+    let target = Rc::make_mut(slot.get_or_insert_with(|| Rc::new(ZEROS)));
+    let both = target.chunks_mut(PIECE_BYTES).zip(other.chunks(PIECE_BYTES));
+    for (piece, (target, source)) in both.enumerate() {
+        if pieces >> piece & 1 == 1 {
+            target.copy_from_slice(source);
         }
     }
 }
@@ -152,6 +179,25 @@ impl Sectors {
         }
     }
 
+    /// Writes bytes that read back as written, pass for durable, and are gone after a crash.
+    pub(super) fn write_lost(&mut self, range: Range<usize>, bytes: &[u8]) {
+        self.put(range.clone(), bytes);
+        for sector in touched(range) {
+            self.dirty.remove(&sector);
+            self.lost.insert(sector);
+        }
+    }
+
+    /// Makes the file at least so long, and that durable, without a byte.
+    pub(super) fn lengthen(&mut self, length: usize, durable: bool) {
+        if length > self.cached.length {
+            self.set_length(length);
+        }
+        if durable && length > self.durable.length {
+            self.durable.set_length(length);
+        }
+    }
+
     fn put(&mut self, range: Range<usize>, bytes: &[u8]) {
         if !bytes.is_empty() && range.end > self.cached.length {
             self.set_length(range.end);
@@ -175,6 +221,41 @@ impl Sectors {
         }
         for sector in std::mem::take(&mut self.lost) {
             self.cached.take(&self.durable, sector);
+        }
+    }
+
+    /// What a crash leaves of which the disk had written some: of each unsynced sector all or nothing, with `torn` perhaps
+    /// some pieces; the length is the old one, the new one, or one between at a sector's end.
+    pub(super) fn keep_some(&mut self, random: &mut Random, torn: bool) {
+        if !self.dirty.is_empty() || self.cached.length != self.durable.length {
+            let length = self.draw_length(random);
+            self.durable.set_length(length);
+        }
+        for sector in std::mem::take(&mut self.dirty) {
+            match random.below(if torn { 3 } else { 2 }) {
+                0 => self.durable.take(&self.cached, sector),
+                1 => crate::reached::note("sim_disk.sector_lost"),
+                _ => {
+                    crate::reached::note("sim_disk.sector_torn");
+                    self.durable.take_pieces(&self.cached, sector, random.next_u64());
+                }
+            }
+            // What the cache holds there is forgotten either way.
+            self.lost.insert(sector);
+        }
+        self.revert();
+    }
+
+    fn draw_length(&self, random: &mut Random) -> usize {
+        let (old, new) = (self.durable.length, self.cached.length);
+        match random.below(4) {
+            0 => old,
+            1 if new > old => {
+                let sectors = (old / SECTOR_BYTES + 1..new.div_ceil(SECTOR_BYTES)).len() as u64;
+                let grown = (old / SECTOR_BYTES + 1 + random.below(sectors) as usize) * SECTOR_BYTES;
+                grown.min(new)
+            }
+            _ => new,
         }
     }
 
@@ -273,6 +354,50 @@ mod tests {
             Just(Step::Sync),
             Just(Step::Revert),
         ]
+    }
+
+    #[test]
+    fn a_crash_keeps_some_sectors_and_pieces_of_others_and_nothing_else() {
+        let (mut whole, mut torn, mut lengths) = (BTreeSet::new(), 0, BTreeSet::new());
+        for seed in 0..200 {
+            let mut file = Sectors::default();
+            file.write_durable(0..4 * SECTOR_BYTES, &[1; 4 * SECTOR_BYTES]);
+            file.write(SECTOR_BYTES..6 * SECTOR_BYTES, &[2; 5 * SECTOR_BYTES]);
+            file.keep_some(&mut Random::from_seed(seed), seed % 2 == 1);
+            let bytes = file.read(0, usize::MAX);
+            assert_eq!(bytes, file.durable.read(0..file.durable.length), "nothing is unsynced any more");
+            assert_eq!(bytes[..SECTOR_BYTES], [1; SECTOR_BYTES], "what was synced stays");
+            lengths.insert(bytes.len());
+            let mut kept = 0;
+            for (number, sector) in bytes.chunks(SECTOR_BYTES).enumerate().skip(1) {
+                let old = if number < 4 { 1 } else { 0 };
+                let new_pieces = sector.chunks(PIECE_BYTES).filter(|piece| piece == &[2; PIECE_BYTES]);
+                let old_pieces = sector.chunks(PIECE_BYTES).filter(|piece| piece == &[old; PIECE_BYTES]);
+                let (new_count, old_count) = (new_pieces.count(), old_pieces.count());
+                assert_eq!(new_count + old_count, sector.len() / PIECE_BYTES, "seed {seed}, sector {number}");
+                kept |= usize::from(old_count == 0) << number;
+                torn += usize::from(new_count > 0 && old_count > 0);
+                assert!(seed % 2 == 1 || new_count == 0 || old_count == 0, "seed {seed} tears nothing");
+            }
+            whole.insert(kept);
+        }
+        assert!(whole.len() > 20 && torn > 50, "{} subsets, {torn} torn sectors", whole.len());
+        assert_eq!(Vec::from_iter(lengths), [4, 5, 6].map(|sectors| sectors * SECTOR_BYTES));
+    }
+
+    #[test]
+    fn a_lost_write_is_seen_until_the_crash() {
+        let mut file = Sectors::default();
+        file.write_durable(0..8192, &[1; 8192]);
+        file.write_lost(100..5000, &[2; 4900]);
+        file.sync();
+        assert_eq!(file.read(100, 4900), [2; 4900]);
+        file.keep();
+        assert_eq!(file.read(0, 8192), [1; 8192]);
+        file.write_lost(0..10, &[3; 10]);
+        file.write_durable(0..4096, &[4; 4096]);
+        file.revert();
+        assert_eq!(file.read(0, 4096), [4; 4096], "the next write there lasts");
     }
 
     proptest! {

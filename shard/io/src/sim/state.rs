@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::agenda::Agenda;
-use super::disk::Disk;
+use super::disk::{Disk, UnsyncedData};
 use super::handles::{Ledger, LedgerEntry, SimulatedSocket};
 use super::network::{Endpoint, Finished, Network, Packet, Receive};
 use super::trace::Trace;
@@ -43,6 +43,12 @@ pub(crate) struct HostState {
     pub(crate) disk: Disk,
     /// The host's wall clock minus the world's, in milliseconds.
     pub(crate) wall_offset_ms: i64,
+    /// Until then the disk does nothing.
+    pub(crate) stalled_until: u64,
+    /// One of so many operations of the disk takes so many nanoseconds longer; 0 = none.
+    pub(crate) slow: (u64, u64),
+    /// Operations that changed what the disk holds.
+    pub(crate) disk_changes: u64,
 }
 
 pub(crate) struct ExecutorState {
@@ -275,8 +281,52 @@ impl WorldState {
             }
             operation => {
                 let latency = latency_of(&operation);
-                let time = self.now + self.draw(latency);
+                let time = self.begin_of(caller, &operation) + self.draw(latency);
                 self.schedule(time, Event::Perform { caller, operation });
+            }
+        }
+    }
+
+    /// When an operation begins: now, unless the disk stands still.
+    fn begin_of(&mut self, caller: Caller, operation: &Operation) -> u64 {
+        let host = &self.hosts[self.host_of(caller.executor)];
+        let (stalled_until, (one_of, slow)) = (host.stalled_until, host.slow);
+        if (stalled_until <= self.now && one_of == 0) || matches!(operation, Operation::Compute { .. }) {
+            return self.now;
+        }
+        let mut begin = self.now.max(stalled_until);
+        if one_of > 0 && self.random.below(one_of) == 0 {
+            begin = begin.saturating_add(slow);
+        }
+        if begin > self.now {
+            crate::reached::note("sim_disk.stalled");
+        }
+        begin
+    }
+
+    /// The power of a host goes: what its disk then holds.
+    pub(crate) fn cut_power(&mut self, host: usize, unsynced: UnsyncedData) {
+        if matches!(unsynced, UnsyncedData::RandomSubset { .. }) {
+            self.begin_writes(host);
+        }
+        self.hosts[host].disk.crash(unsynced, &mut self.random);
+    }
+
+    /// Most writes on their way to the disk have begun, with which sectors nobody knows.
+    fn begin_writes(&mut self, host: usize) {
+        let mut begun = Vec::new();
+        for event in self.events.planned() {
+            if let Event::Perform { caller, operation } = event
+                && self.host_of(caller.executor) == host
+                && self.is_alive(*caller)
+            {
+                begun.extend(super::perform::written(operation));
+            }
+        }
+        for (file, position, bytes) in begun {
+            if self.random.below(4) > 0 {
+                // One that fails has not begun.
+                let _ = self.hosts[host].disk.write(file, position, &bytes, false);
             }
         }
     }
