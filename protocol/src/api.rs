@@ -93,7 +93,8 @@ pub struct Api {
     /// Kafka's name, such as `ListOffsets`.
     pub name: &'static str,
     pub flexible: Flexible,
-    /// `None`: known by name only. Such requests close the connection, as requests of unknown keys do.
+    /// `None`: not served, whether [`crate::messages::DEFINED`] or not. Such requests close the connection, as requests of
+    /// unknown keys do.
     pub served: Option<Served>,
 }
 
@@ -306,6 +307,7 @@ apis! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::DEFINED;
 
     #[test]
     fn the_table_has_no_gaps() {
@@ -334,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_served_is_defined() {
+        for (api, served) in served() {
+            let (_, defined) = *DEFINED.iter().find(|(key, _)| *key == api.key).expect("it is defined");
+            let (served, advertised) = (served.versions, served.advertised);
+            assert!(defined.contains(served.min) && defined.contains(served.max), "{}", api.name);
+            assert!(defined.contains(advertised.min) && defined.contains(advertised.max), "{}", api.name);
+        }
+    }
+
+    #[test]
     fn only_the_handshake_is_open_before_login() {
         let open: Vec<_> =
             served().filter(|(_, s)| s.access == Access::Anyone).map(|(api, _)| api.key).collect();
@@ -353,10 +365,11 @@ mod tests {
 
     #[test]
     fn headers_agree_with_the_oracle_crate() {
-        for (api, served) in served() {
+        for (key, versions) in DEFINED {
+            let api = key.api();
             let theirs =
-                kafka_protocol::messages::ApiKey::try_from(api.key.key()).expect("the crate knows the key");
-            for version in served.versions.min..=served.versions.max {
+                kafka_protocol::messages::ApiKey::try_from(key.key()).expect("the crate knows the key");
+            for version in versions.min..=versions.max {
                 assert_eq!(
                     api.request_header_version(version),
                     theirs.request_header_version(version),

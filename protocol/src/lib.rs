@@ -5,12 +5,14 @@
 //!
 //! Reading order: [`ids`] (what positions and identities are called), [`wire`] (primitives), [`api`] (which APIs
 //! exist and which are served), [`frame`] (length prefix and headers), [`handshake`] (`ApiVersions` rules that break real
-//! clients), [`messages`] (generated from `protocol/schema`), [`records`] (record batches v2).
+//! clients), [`messages`] (generated from `protocol/schema`), [`records`] (record batches v2), [`group`] (records of
+//! `__consumer_offsets`, the embedded consumer protocol).
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod error_code;
 pub mod frame;
+pub mod group;
 pub mod handshake;
 pub mod ids;
 pub mod messages;

@@ -92,7 +92,7 @@ fn lying_counts_allocate_no_more_than_the_frame_allows() {
             assert!(result);
             // Only what comes before the lie, and that is held by the bytes before it. The bound is far below the 1 MiB of
             // slack that the memory budget grants.
-            assert!(seen.bytes <= 64 * bytes.len(), "{} {}: {seen:?}", case.api, case.version);
+            assert!(seen.bytes <= 64 * bytes.len(), "{} {}: {seen:?}", case.name(), case.version);
         }
     }
 }

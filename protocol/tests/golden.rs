@@ -6,11 +6,8 @@
 mod common;
 
 use common::{Case, Message, cases, models};
-use ringlog_codegen::model::Direction;
-use ringlog_protocol::messages::{
-    Request, Response, api_versions, create_topics, delete_records, delete_topics, fetch, init_producer_id,
-    list_offsets, metadata, produce,
-};
+use ringlog_protocol::group::generated as group;
+use ringlog_protocol::messages::{self, Request, Response};
 use ringlog_protocol::wire::{EncodeError, Reader};
 
 const DEFAULTS: &str = include_str!("golden/kafka-4.4-defaults.txt");
@@ -27,57 +24,86 @@ fn bytes(hexadecimal: &str) -> Vec<u8> {
         .collect()
 }
 
-fn find<'m>(cases: &[Case<'m>], name: &str, direction: &str, version: &str) -> Case<'m> {
-    let direction = if direction == "Request" { Direction::Request } else { Direction::Response };
+/// The case of a message (`FetchRequest`) at a version.
+fn find<'m>(cases: &[Case<'m>], name: &str, version: &str) -> Case<'m> {
     let version: i16 = version.parse().expect("a number");
-    let is_it =
-        |case: &&Case<'_>| case.model.name == name && case.direction == direction && case.version == version;
+    let is_it = |case: &&Case<'_>| case.name() == name && case.version == version;
     *cases.iter().find(is_it).expect("Kafka's versions are defined")
 }
 
-fn default_message(case: &Case<'_>) -> Message<'static> {
-    let request = Message::Request;
-    let response = Message::Response;
-    match (case.model.name.as_str(), case.direction == Direction::Request) {
-        ("ApiVersions", true) => request(Request::ApiVersions(api_versions::ApiVersionsRequest::default())),
-        ("ApiVersions", false) => {
-            response(Response::ApiVersions(api_versions::ApiVersionsResponse::default()))
+macro_rules! defaults {
+    (
+        apis { $($api:ident $module:ident $request:ident $response:ident;)* }
+        records { $($record:ident $record_module:ident $key:ident $value:ident;)* }
+    ) => {
+        /// A message of which nothing is set.
+        fn default_message(name: &str) -> Message<'static> {
+            $(
+                if name == stringify!($request) {
+                    return Message::Request(Request::$api(messages::$module::$request::default()));
+                }
+                if name == stringify!($response) {
+                    return Message::Response(Response::$api(messages::$module::$response::default()));
+                }
+            )*
+            $(
+                if name == stringify!($key) {
+                    return Message::Key(group::Key::$record(group::$record_module::$key::default()));
+                }
+                if name == stringify!($value) {
+                    return Message::Value(group::Value::$record(group::$record_module::$value::default()));
+                }
+            )*
+            match name {
+                "ConsumerProtocolSubscription" => Message::Subscription(Default::default()),
+                "ConsumerProtocolAssignment" => Message::Assignment(Default::default()),
+                _ => panic!("{name} has golden lines and no default here"),
+            }
         }
-        ("CreateTopics", true) => {
-            request(Request::CreateTopics(create_topics::CreateTopicsRequest::default()))
-        }
-        ("CreateTopics", false) => {
-            response(Response::CreateTopics(create_topics::CreateTopicsResponse::default()))
-        }
-        ("DeleteRecords", true) => {
-            request(Request::DeleteRecords(delete_records::DeleteRecordsRequest::default()))
-        }
-        ("DeleteRecords", false) => {
-            response(Response::DeleteRecords(delete_records::DeleteRecordsResponse::default()))
-        }
-        ("DeleteTopics", true) => {
-            request(Request::DeleteTopics(delete_topics::DeleteTopicsRequest::default()))
-        }
-        ("DeleteTopics", false) => {
-            response(Response::DeleteTopics(delete_topics::DeleteTopicsResponse::default()))
-        }
-        ("Fetch", true) => request(Request::Fetch(fetch::FetchRequest::default())),
-        ("Fetch", false) => response(Response::Fetch(fetch::FetchResponse::default())),
-        ("InitProducerId", true) => {
-            request(Request::InitProducerId(init_producer_id::InitProducerIdRequest::default()))
-        }
-        ("InitProducerId", false) => {
-            response(Response::InitProducerId(init_producer_id::InitProducerIdResponse::default()))
-        }
-        ("ListOffsets", true) => request(Request::ListOffsets(list_offsets::ListOffsetsRequest::default())),
-        ("ListOffsets", false) => {
-            response(Response::ListOffsets(list_offsets::ListOffsetsResponse::default()))
-        }
-        ("Metadata", true) => request(Request::Metadata(metadata::MetadataRequest::default())),
-        ("Metadata", false) => response(Response::Metadata(metadata::MetadataResponse::default())),
-        ("Produce", true) => request(Request::Produce(produce::ProduceRequest::default())),
-        ("Produce", false) => response(Response::Produce(produce::ProduceResponse::default())),
-        (name, _) => panic!("{name} has golden lines and no default here"),
+    };
+}
+
+defaults! {
+    apis {
+        AlterConfigs alter_configs AlterConfigsRequest AlterConfigsResponse;
+        ApiVersions api_versions ApiVersionsRequest ApiVersionsResponse;
+        ConsumerGroupDescribe consumer_group_describe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
+        ConsumerGroupHeartbeat consumer_group_heartbeat ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse;
+        CreateTopics create_topics CreateTopicsRequest CreateTopicsResponse;
+        DeleteGroups delete_groups DeleteGroupsRequest DeleteGroupsResponse;
+        DeleteRecords delete_records DeleteRecordsRequest DeleteRecordsResponse;
+        DeleteTopics delete_topics DeleteTopicsRequest DeleteTopicsResponse;
+        DescribeConfigs describe_configs DescribeConfigsRequest DescribeConfigsResponse;
+        DescribeGroups describe_groups DescribeGroupsRequest DescribeGroupsResponse;
+        DescribeQuorum describe_quorum DescribeQuorumRequest DescribeQuorumResponse;
+        Fetch fetch FetchRequest FetchResponse;
+        FindCoordinator find_coordinator FindCoordinatorRequest FindCoordinatorResponse;
+        Heartbeat heartbeat HeartbeatRequest HeartbeatResponse;
+        IncrementalAlterConfigs incremental_alter_configs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;
+        InitProducerId init_producer_id InitProducerIdRequest InitProducerIdResponse;
+        JoinGroup join_group JoinGroupRequest JoinGroupResponse;
+        LeaveGroup leave_group LeaveGroupRequest LeaveGroupResponse;
+        ListGroups list_groups ListGroupsRequest ListGroupsResponse;
+        ListOffsets list_offsets ListOffsetsRequest ListOffsetsResponse;
+        Metadata metadata MetadataRequest MetadataResponse;
+        OffsetCommit offset_commit OffsetCommitRequest OffsetCommitResponse;
+        OffsetDelete offset_delete OffsetDeleteRequest OffsetDeleteResponse;
+        OffsetFetch offset_fetch OffsetFetchRequest OffsetFetchResponse;
+        OffsetForLeaderEpoch offset_for_leader_epoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
+        Produce produce ProduceRequest ProduceResponse;
+        SyncGroup sync_group SyncGroupRequest SyncGroupResponse;
+    }
+    records {
+        ConsumerGroupCurrentMemberAssignment consumer_group_current_member_assignment ConsumerGroupCurrentMemberAssignmentKey ConsumerGroupCurrentMemberAssignmentValue;
+        ConsumerGroupMemberMetadata consumer_group_member_metadata ConsumerGroupMemberMetadataKey ConsumerGroupMemberMetadataValue;
+        ConsumerGroupMetadata consumer_group_metadata ConsumerGroupMetadataKey ConsumerGroupMetadataValue;
+        ConsumerGroupPartitionMetadata consumer_group_partition_metadata ConsumerGroupPartitionMetadataKey ConsumerGroupPartitionMetadataValue;
+        ConsumerGroupRegularExpression consumer_group_regular_expression ConsumerGroupRegularExpressionKey ConsumerGroupRegularExpressionValue;
+        ConsumerGroupTargetAssignmentMember consumer_group_target_assignment_member ConsumerGroupTargetAssignmentMemberKey ConsumerGroupTargetAssignmentMemberValue;
+        ConsumerGroupTargetAssignmentMetadata consumer_group_target_assignment_metadata ConsumerGroupTargetAssignmentMetadataKey ConsumerGroupTargetAssignmentMetadataValue;
+        GroupMetadata group_metadata GroupMetadataKey GroupMetadataValue;
+        LegacyOffsetCommit legacy_offset_commit LegacyOffsetCommitKey LegacyOffsetCommitValue;
+        OffsetCommit offset_commit OffsetCommitKey OffsetCommitValue;
     }
 }
 
@@ -87,13 +113,13 @@ fn defaults_are_written_as_kafka_writes_them() {
     let cases = cases(&models);
     let mut count = 0;
     for line in lines(DEFAULTS) {
-        let [name, direction, version, expected] = line[..] else { panic!("{line:?}") };
-        let case = find(&cases, name, direction, version);
-        let message = default_message(&case);
+        let [name, version, expected] = line[..] else { panic!("{line:?}") };
+        let case = find(&cases, name, version);
+        let message = default_message(name);
         let written = case.encode(&message).expect("defaults fit every version");
-        assert_eq!(written, bytes(expected), "{name} {direction} {version}");
+        assert_eq!(written, bytes(expected), "{name} {version}");
         let mut reader = Reader::new(&written);
-        assert_eq!(case.decode(&mut reader), Ok(message), "{name} {direction} {version}");
+        assert_eq!(case.decode(&mut reader), Ok(message), "{name} {version}");
         assert_eq!(reader.finish(), Ok(()));
         count += 1;
     }
@@ -107,12 +133,11 @@ fn values_that_a_version_lacks_are_dropped_or_refused_as_kafka_does() {
     let cases = cases(&models);
     let (mut written, mut refused) = (0, 0);
     for line in lines(REWRITTEN) {
-        let [name, direction, read_at, read, written_at, expected] = line[..] else { panic!("{line:?}") };
-        let name_of_case = format!("{name} {direction} {read_at} written at {written_at}");
+        let [name, read_at, read, written_at, expected] = line[..] else { panic!("{line:?}") };
+        let name_of_case = format!("{name} {read_at} written at {written_at}");
         let read = bytes(read);
-        let message =
-            find(&cases, name, direction, read_at).decode(&mut Reader::new(&read)).expect("Kafka wrote it");
-        let result = find(&cases, name, direction, written_at).encode(&message);
+        let message = find(&cases, name, read_at).decode(&mut Reader::new(&read)).expect("Kafka wrote it");
+        let result = find(&cases, name, written_at).encode(&message);
         if expected == "refused" {
             let is_named =
                 matches!(result, Err(EncodeError::NotInVersion { .. } | EncodeError::NullNotAllowed { .. }));

@@ -15,7 +15,7 @@ fn for_each_sample(samples: u64, check: impl Fn(&Case<'_>, &common::Sample, &mut
         for seed in 0..samples {
             let mut random = Random(seed);
             let sample = case.sample(&mut random);
-            let name = format!("{} {:?} version {} seed {seed}", case.api, case.direction, case.version);
+            let name = format!("{} version {} seed {seed}", case.name(), case.version);
             let run = || check(&case, &sample, &mut random);
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 eprintln!("failed: {name}: {:02x?}", sample.bytes);
@@ -144,10 +144,24 @@ fn unknown_tagged_fields_are_skipped() {
             assert!(more.bytes.len() > known.bytes.len());
             let mut reader = Reader::new(&more.bytes);
             let message = case.decode(&mut reader).expect("unknown tags are not an error");
-            assert_eq!(reader.finish(), Ok(()), "{} {} seed {seed}", case.api, case.version);
+            assert_eq!(reader.finish(), Ok(()), "{} {} seed {seed}", case.name(), case.version);
             assert_eq!(case.encode(&message).expect("it was read at this version"), known.bytes);
         }
     }
+}
+
+#[test]
+fn the_table_of_apis_and_the_schema_agree_on_what_is_flexible() {
+    let models = models();
+    let mut count = 0;
+    for case in cases(&models) {
+        let Some(api) = case.api() else { continue };
+        let is_flexible = case.model.flexible_versions().contains(case.version);
+        assert_eq!(api.api().is_flexible(case.version), is_flexible, "{} {}", case.name(), case.version);
+        assert_eq!(api.name(), case.model.name);
+        count += 1;
+    }
+    assert!(count > 200, "{count} messages of APIs");
 }
 
 #[test]

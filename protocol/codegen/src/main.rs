@@ -1,4 +1,4 @@
-//! `ringlog-codegen`: reads `protocol/schema/*.kafka`, writes `protocol/src/messages/*.rs`.
+//! `ringlog-codegen`: reads `protocol/schema/`, writes `protocol/src/messages/` and `protocol/src/group/generated/`.
 //!
 //! The output is committed, so that builds need no generator and reviews see what changes. With `--check` nothing is
 //! written: it exits with 1 and names the files that differ from what the schema says.
@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use ringlog_codegen::model::{File, Kind};
 use ringlog_codegen::{emit, parse};
 
 /// Why nothing could be generated.
@@ -18,7 +19,7 @@ enum Error {
     Parse(#[from] parse::ParseError),
     #[error("no *.kafka file in {path}")]
     Empty { path: PathBuf },
-    #[error("{first} and {second} define the same API key or name")]
+    #[error("{first} and {second} define the same key, record type or name")]
     Twice { first: String, second: String },
     #[error("rustfmt cannot be run: {source}")]
     Rustfmt { source: std::io::Error },
@@ -46,31 +47,67 @@ fn run() -> Result<ExitCode, Error> {
         _ => return Err(Error::Usage),
     };
     let protocol = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let files = generate(&protocol.join("schema"))?;
-    let output = protocol.join("src/messages");
-    if is_check { check(&output, &files) } else { write(&output, &files) }
+    let mut is_same = true;
+    for folder in FOLDERS {
+        let files = generate(&protocol.join("schema").join(folder.schema), folder)?;
+        let output = protocol.join("src").join(folder.output);
+        if is_check {
+            is_same &= check(&output, &files)?;
+        } else {
+            write(&output, &files)?;
+        }
+    }
+    if is_same {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("run `cargo run -p ringlog-codegen` and commit the result");
+    Ok(ExitCode::FAILURE)
 }
 
-/// File names below `messages/` and their content.
-fn generate(schema: &Path) -> Result<Vec<(String, String)>, Error> {
-    let mut apis = Vec::new();
+/// A folder of schemas and the folder of modules that is made from it.
+struct Folder {
+    /// Below `protocol/schema`.
+    schema: &'static str,
+    /// Below `protocol/src`.
+    output: &'static str,
+    /// Writes the module over all of them.
+    index: fn(&[File]) -> String,
+}
+
+const FOLDERS: &[Folder] = &[
+    Folder { schema: "", output: "messages", index: emit::index },
+    Folder { schema: "group", output: "group/generated", index: emit::record_index },
+];
+
+/// File names below the output folder and their content.
+fn generate(schema: &Path, folder: &Folder) -> Result<Vec<(String, String)>, Error> {
+    let mut parsed: Vec<File> = Vec::new();
     for path in list(schema, "kafka")? {
         let text =
             std::fs::read_to_string(&path).map_err(|source| Error::File { path: path.clone(), source })?;
         let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        apis.push(parse::parse(&file, &text)?);
+        parsed.push(parse::parse(&file, &text)?);
     }
-    if apis.is_empty() {
+    if parsed.is_empty() {
         return Err(Error::Empty { path: schema.to_owned() });
     }
-    for (index, api) in apis.iter().enumerate() {
-        if let Some(other) = apis[..index].iter().find(|other| other.key == api.key || other.name == api.name)
-        {
-            return Err(Error::Twice { first: other.module.clone(), second: api.module.clone() });
+    for (index, file) in parsed.iter().enumerate() {
+        let is_taken = |other: &&File| {
+            let mut pairs =
+                other.models.iter().flat_map(|known| file.models.iter().map(move |new| (known, new)));
+            pairs.any(|(known, new)| {
+                known.name == new.name || (new.kind != Kind::Data && known.kind == new.kind)
+            })
+        };
+        if let Some(other) = parsed[..index].iter().find(is_taken) {
+            return Err(Error::Twice { first: other.module.clone(), second: file.module.clone() });
         }
     }
-    let mut files = vec![("mod.rs".to_owned(), emit::index(&apis))];
-    files.extend(apis.iter().map(|api| (format!("{}.rs", api.module), emit::module(api))));
+    let mut files = vec![("mod.rs".to_owned(), (folder.index)(&parsed))];
+    files.extend(parsed.iter().map(|file| {
+        let source = Path::new(folder.schema).join(format!("{}.kafka", file.module));
+        (format!("{}.rs", file.module), emit::module(file, &source.to_string_lossy()))
+    }));
     files.into_iter().map(|(file, text)| format(&file, &text).map(|text| (file, text))).collect()
 }
 
@@ -114,7 +151,7 @@ fn format(file: &str, text: &str) -> Result<String, Error> {
     String::from_utf8(output.stdout).map_err(|error| failed(error.as_bytes()))
 }
 
-fn write(output: &Path, files: &[(String, String)]) -> Result<ExitCode, Error> {
+fn write(output: &Path, files: &[(String, String)]) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { path, source }
@@ -132,7 +169,7 @@ fn write(output: &Path, files: &[(String, String)]) -> Result<ExitCode, Error> {
         std::fs::remove_file(&path).map_err(failed(&path))?;
         println!("removed {}", path.display());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Files in the output folder that no schema asks for.
@@ -142,7 +179,8 @@ fn stale(output: &Path, files: &[(String, String)]) -> Result<Vec<PathBuf>, Erro
     Ok(paths)
 }
 
-fn check(output: &Path, files: &[(String, String)]) -> Result<ExitCode, Error> {
+/// Whether the output folder holds these files and no others.
+fn check(output: &Path, files: &[(String, String)]) -> Result<bool, Error> {
     let mut is_same = true;
     for (file, text) in files {
         let path = output.join(file);
@@ -160,9 +198,5 @@ fn check(output: &Path, files: &[(String, String)]) -> Result<ExitCode, Error> {
         is_same = false;
         eprintln!("{}: no schema asks for it", path.display());
     }
-    if is_same {
-        return Ok(ExitCode::SUCCESS);
-    }
-    eprintln!("run `cargo run -p ringlog-codegen` and commit the result");
-    Ok(ExitCode::FAILURE)
+    Ok(is_same)
 }

@@ -113,19 +113,44 @@ pub struct Struct {
 pub enum Direction {
     Request,
     Response,
+    /// Neither: bytes within a record or within another message.
+    Stored,
 }
 
-/// One file: an API.
+/// What a model describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A request and a response.
+    Api { key: i16 },
+    /// One message by itself.
+    Data,
+    /// The key of a coordinator's records of one type.
+    RecordKey { record_type: i16 },
+    /// The value of a coordinator's records of one type.
+    RecordValue { record_type: i16 },
+}
+
+/// One file: a module.
 #[derive(Debug, Clone)]
-pub struct Api {
+pub struct File {
     /// File name without its ending: the name of the module.
     pub module: String,
-    pub key: i16,
+    /// An API, or a message by itself, or the key and the value of a record.
+    pub models: Vec<Api>,
+}
+
+/// An API, or a message that belongs to none.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// The module it is in.
+    pub module: String,
+    pub kind: Kind,
+    /// Kafka's name of the API or of the message.
     pub name: String,
     pub versions: Range,
     /// `None`: never flexible.
     pub flexible: Option<i16>,
-    /// Request, its structs, response, its structs; each before those it uses.
+    /// Request, its structs, response, its structs (or the one message and its structs); each before those it uses.
     pub structs: Vec<Struct>,
 }
 
@@ -149,23 +174,42 @@ impl Api {
     /// Line and message for a field that no version has.
     pub fn compute_ranges(&mut self) -> Result<(), (usize, String)> {
         let mut ranges: BTreeMap<String, Range> = BTreeMap::new();
-        for index in 0..self.structs.len() {
-            let item = &self.structs[index];
-            let range = if item.is_top { self.versions } else { ranges[&item.name] };
+        // A struct that is named again further down may occur in more versions than its first use says.
+        loop {
+            let before = ranges.clone();
+            self.compute_ranges_once(&mut ranges);
+            if ranges == before {
+                break;
+            }
+        }
+        for item in &self.structs {
+            if let Some(field) =
+                item.fields.iter().find(|field| item.range.intersect(field.versions).is_none())
+            {
+                return Err((field.line, format!("no version of the API has the field {}", field.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn compute_ranges_once(&mut self, ranges: &mut BTreeMap<String, Range>) {
+        for item in &mut self.structs {
+            if !item.is_top {
+                // No range: only fields that no version has lead here, and those are refused.
+                let Some(range) = ranges.get(&item.name) else { continue };
+                item.range = *range;
+            }
             for field in &item.fields {
-                let Some(within) = range.intersect(field.versions) else {
-                    return Err((field.line, format!("no version of the API has the field {}", field.name)));
-                };
-                if let Some(name) = field.kind.struct_name() {
+                if let Some(name) = field.kind.struct_name()
+                    && let Some(within) = item.range.intersect(field.versions)
+                {
                     ranges
                         .entry(name.to_owned())
                         .and_modify(|known| *known = known.hull(within))
                         .or_insert(within);
                 }
             }
-            self.structs[index].range = range;
         }
-        Ok(())
     }
 }
 
@@ -181,6 +225,6 @@ impl Type {
 
     /// Whether null can be written at all.
     pub fn can_be_null(&self) -> bool {
-        matches!(self, Type::String | Type::Bytes | Type::Records | Type::Array(_))
+        matches!(self, Type::String | Type::Bytes | Type::Records | Type::Array(_) | Type::Struct(_))
     }
 }

@@ -1,6 +1,6 @@
 //! The schema notation, as `protocol/schema/README.md` describes it, into the model. Every error names file and line.
 
-use crate::model::{Api, Default, Direction, Field, Range, Struct, Type, Versions};
+use crate::model::{Api, Default, Direction, Field, File, Kind, Range, Struct, Type, Versions};
 
 /// A mistake in a schema file.
 #[derive(Debug, thiserror::Error)]
@@ -20,8 +20,8 @@ type Result<T, E = (usize, String)> = std::result::Result<T, E>;
 ///
 /// # Errors
 /// [`ParseError`] for the first mistake.
-pub fn parse(file: &str, text: &str) -> Result<Api, ParseError> {
-    parse_api(file.trim_end_matches(".kafka"), text).map_err(|(line, message)| ParseError {
+pub fn parse(file: &str, text: &str) -> Result<File, ParseError> {
+    parse_file(file.trim_end_matches(".kafka"), text).map_err(|(line, message)| ParseError {
         file: file.to_owned(),
         line,
         message,
@@ -63,23 +63,21 @@ fn lines(text: &str) -> Result<Vec<Line<'_>>> {
     Ok(lines)
 }
 
-fn parse_api(module: &str, text: &str) -> Result<Api> {
-    let lines = lines(text)?;
-    let mut cursor = lines.iter().peekable();
-    let mut next = |what: &str| cursor.next().ok_or((1, format!("the file ends before `{what}`")));
+/// A section's word, the direction of what it holds, and what its struct is called beyond the model's name.
+type Section = (&'static str, Direction, &'static str);
 
-    let line = next("api KEY NAME")?;
-    let ["api", key, name] = line.words.as_slice() else {
-        return Err((line.number, "expected `api KEY NAME`".to_owned()));
-    };
-    let (key, name) = (number(line, key)?, (*name).to_owned());
+fn parse_file(module: &str, text: &str) -> Result<File> {
+    let lines = lines(text)?;
+    let mut cursor = lines.iter();
+    let mut next = |what: &str| cursor.next().ok_or((1, format!("the file ends before `{what}`")));
+    let head = next("api KEY NAME")?;
     let line = next("versions MIN-MAX")?;
     let ["versions", versions] = line.words.as_slice() else {
         return Err((line.number, "expected `versions MIN-MAX`".to_owned()));
     };
     let versions = match parse_versions(line, versions)? {
         Versions { min, max: Some(max) } => Range { min, max },
-        Versions { max: None, .. } => return Err((line.number, "the API's versions need an end".to_owned())),
+        Versions { max: None, .. } => return Err((line.number, "the versions need an end".to_owned())),
     };
     let line = next("flexible MIN+")?;
     let flexible = match line.words.as_slice() {
@@ -88,28 +86,79 @@ fn parse_api(module: &str, text: &str) -> Result<Api> {
         _ => return Err((line.number, "expected `flexible MIN+` or `flexible never`".to_owned())),
     };
 
-    let mut api = Api { module: module.to_owned(), key, name, versions, flexible, structs: Vec::new() };
     let mut rest = &lines[3..];
-    for (word, direction) in [("request", Direction::Request), ("response", Direction::Response)] {
-        let Some((line, after)) = rest.split_first() else {
-            return Err((lines.len(), format!("the file ends before `{word}`")));
-        };
-        if line.depth != 0 || line.words != [word] {
-            return Err((line.number, format!("expected `{word}`")));
+    let mut models = Vec::new();
+    for (mut model, sections) in plan(module, head, versions, flexible)? {
+        for section in sections {
+            rest = add_section(&mut model, section, rest, lines.len())?;
         }
-        let length = after.iter().take_while(|line| line.depth > 0).count();
-        let (body, after) = after.split_at(length);
-        let suffix = if direction == Direction::Request { "Request" } else { "Response" };
-        let name = format!("{}{suffix}", api.name);
-        add_struct(&mut api, Header { name, direction, is_top: true, line: line.number }, body, 1)?;
-        rest = after;
+        model.compute_ranges()?;
+        check_tags(&model)?;
+        models.push(model);
     }
-    if let Some(line) = rest.first() {
-        return Err((line.number, "nothing is expected after the response".to_owned()));
+    match rest.first() {
+        Some(line) => Err((line.number, "nothing is expected after the last section".to_owned())),
+        None => Ok(File { module: module.to_owned(), models }),
     }
-    api.compute_ranges()?;
-    check_tags(&api)?;
-    Ok(api)
+}
+
+/// The models that the file's first line promises, and the sections of each.
+fn plan(
+    module: &str,
+    head: &Line<'_>,
+    versions: Range,
+    flexible: Option<i16>,
+) -> Result<Vec<(Api, Vec<Section>)>> {
+    let model = |kind, name: String, versions, flexible| {
+        let module = module.to_owned();
+        Api { module, kind, name, versions, flexible, structs: Vec::new() }
+    };
+    Ok(match head.words.as_slice() {
+        ["api", key, name] => {
+            let kind = Kind::Api { key: number(head, key)? };
+            let sections = vec![
+                ("request", Direction::Request, "Request"),
+                ("response", Direction::Response, "Response"),
+            ];
+            vec![(model(kind, (*name).to_owned(), versions, flexible), sections)]
+        }
+        ["data", name] => {
+            let sections = vec![("fields", Direction::Stored, "")];
+            vec![(model(Kind::Data, (*name).to_owned(), versions, flexible), sections)]
+        }
+        ["record", record_type, name] => {
+            let record_type = number(head, record_type)?;
+            // Kafka's keys have one version only and are never flexible: two encodings of one key would be two keys.
+            let only = Range { min: 0, max: 0 };
+            let key = model(Kind::RecordKey { record_type }, format!("{name}Key"), only, None);
+            let value = model(Kind::RecordValue { record_type }, format!("{name}Value"), versions, flexible);
+            vec![(key, vec![("key", Direction::Stored, "")]), (value, vec![("value", Direction::Stored, "")])]
+        }
+        _ => {
+            let expected = "expected `api KEY NAME`, `record TYPE NAME` or `data NAME`";
+            return Err((head.number, expected.to_owned()));
+        }
+    })
+}
+
+/// Reads one section; gives back the lines behind it.
+fn add_section<'l, 't>(
+    model: &mut Api,
+    (word, direction, suffix): Section,
+    lines: &'l [Line<'t>],
+    line_max: usize,
+) -> Result<&'l [Line<'t>]> {
+    let Some((line, after)) = lines.split_first() else {
+        return Err((line_max, format!("the file ends before `{word}`")));
+    };
+    if line.depth != 0 || line.words != [word] {
+        return Err((line.number, format!("expected `{word}`")));
+    }
+    let length = after.iter().take_while(|line| line.depth > 0).count();
+    let (body, after) = after.split_at(length);
+    let name = format!("{}{suffix}", model.name);
+    add_struct(model, Header { name, direction, is_top: true, line: line.number }, body, 1)?;
+    Ok(after)
 }
 
 /// What is known of a struct before its fields.
@@ -358,7 +407,8 @@ mod tests {
     #[test]
     fn a_file_becomes_structs_with_the_versions_they_occur_in() {
         let body = "    a []Thing 5+ nullable 7-8  # what\n        b int8 0+ default -1\nresponse\n    c []Thing 13+\n";
-        let api = parse("fetch.kafka", &format!("{HEAD}{body}")).expect("valid");
+        let file = parse("fetch.kafka", &format!("{HEAD}{body}")).expect("valid");
+        let api = &file.models[0];
         let names: Vec<_> = api.structs.iter().map(|item| (item.name.as_str(), item.range)).collect();
         let range = |min, max| Range { min, max };
         assert_eq!(
@@ -368,5 +418,26 @@ mod tests {
         let field = &api.structs[0].fields[0];
         assert_eq!(field.doc.as_deref(), Some("what"));
         assert_eq!(field.nullable, Some(Versions { min: 7, max: Some(8) }));
+    }
+
+    #[test]
+    fn a_record_becomes_a_key_of_one_version_and_a_value() {
+        let text = "record 5 Member\nversions 0-2\nflexible 1+\nkey\n    group string 0\nvalue\n    epoch int32 0+\n";
+        let file = parse("member.kafka", text).expect("valid");
+        let [key, value] = &file.models[..] else { panic!("{file:?}") };
+        assert_eq!((key.name.as_str(), key.kind), ("MemberKey", Kind::RecordKey { record_type: 5 }));
+        assert_eq!((key.versions, key.flexible), (Range { min: 0, max: 0 }, None));
+        assert_eq!((value.name.as_str(), value.kind), ("MemberValue", Kind::RecordValue { record_type: 5 }));
+        assert_eq!((value.versions, value.flexible), (Range { min: 0, max: 2 }, Some(1)));
+        let error = parse("member.kafka", &text.replace("value", "values")).expect_err("no such section");
+        assert_eq!(error.to_string(), "member.kafka:6: expected `value`");
+    }
+
+    #[test]
+    fn a_struct_named_again_further_down_occurs_in_the_versions_of_both_uses() {
+        let body =
+            "    a []Thing 5-6\n        b int8 0+\nresponse\n    c Thing 9+ nullable 9+ default null\n";
+        let file = parse("fetch.kafka", &format!("{HEAD}{body}")).expect("valid");
+        assert_eq!(file.models[0].find("Thing").range, Range { min: 5, max: 18 });
     }
 }

@@ -148,6 +148,26 @@ impl<'a> Reader<'a> {
         Ok(self.u8(field)? != 0)
     }
 
+    /// The byte in front of a struct that may be null and is no tagged field: a negative one says that it is null, and then
+    /// nothing follows. Kafka writes 1 and -1.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    #[inline]
+    pub fn is_present(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        Ok(self.i8(field)? >= 0)
+    }
+
+    /// The varint in front of a struct that may be null and is a tagged field: 0 says that it is null, and then nothing
+    /// follows. Kafka writes 1 and 0, and reads what does not fit 31 bits as null.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`], [`DecodeError::VarintTooLong`].
+    #[inline]
+    pub fn is_present_in_tag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        Ok(self.unsigned_varint(field)?.cast_signed() > 0)
+    }
+
     /// Sixteen bytes.
     ///
     /// # Errors

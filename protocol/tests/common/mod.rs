@@ -6,8 +6,11 @@
 
 use std::path::Path;
 
-use ringlog_codegen::model::{Api, Default, Direction, Field, Struct, Type};
+use ringlog_codegen::model::{Api, Default, Direction, Field, Kind, Struct, Type};
 use ringlog_protocol::api::ApiKey;
+use ringlog_protocol::group::generated::consumer_protocol_assignment::ConsumerProtocolAssignment;
+use ringlog_protocol::group::generated::consumer_protocol_subscription::ConsumerProtocolSubscription;
+use ringlog_protocol::group::generated::{Key, Value};
 use ringlog_protocol::messages::{Request, Response};
 use ringlog_protocol::wire::{DecodeError, EncodeError, Reader, Writer, write_unsigned_varint};
 
@@ -60,73 +63,127 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'m> {
     pub model: &'m Api,
-    pub api: ApiKey,
     pub direction: Direction,
     pub version: i16,
     /// Whether samples carry, in every section of tagged fields, two that nobody knows.
     pub has_unknown_tags: bool,
 }
 
-/// All schema files, parsed.
+/// All schema files, parsed: APIs by key, then the messages that belong to none by name.
 pub fn models() -> Vec<Api> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema");
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema");
     let mut models = Vec::new();
-    for entry in std::fs::read_dir(&folder).expect("the schema folder is part of the crate") {
-        let path = entry.expect("readable").path();
-        if path.extension().is_some_and(|extension| extension == "kafka") {
-            let text = std::fs::read_to_string(&path).expect("readable");
-            let file = path.file_name().expect("it has an extension").to_string_lossy().into_owned();
-            models.push(ringlog_codegen::parse::parse(&file, &text).expect("valid"));
+    for folder in [schema.clone(), schema.join("group")] {
+        for entry in std::fs::read_dir(&folder).expect("the schema folders are part of the crate") {
+            let path = entry.expect("readable").path();
+            if path.extension().is_some_and(|extension| extension == "kafka") {
+                let text = std::fs::read_to_string(&path).expect("readable");
+                let file = path.file_name().expect("it has an extension").to_string_lossy().into_owned();
+                models.extend(ringlog_codegen::parse::parse(&file, &text).expect("valid").models);
+            }
         }
     }
-    models.sort_by_key(|model| model.key);
-    assert!(models.len() >= 8, "the first eight APIs are defined");
+    models.sort_by_key(|model| match model.kind {
+        Kind::Api { key } => (key, String::new()),
+        _ => (i16::MAX, model.name.clone()),
+    });
+    assert!(
+        models.len() >= 49,
+        "27 APIs, 10 types of records and two messages of the consumer protocol are defined"
+    );
     models
 }
 
-/// Every API, version and direction.
+/// Every message and version, and of APIs both directions.
 pub fn cases(models: &[Api]) -> Vec<Case<'_>> {
     let mut cases = Vec::new();
     for model in models {
-        let api = ApiKey::from_i16(model.key).expect("a key of Kafka's");
+        let directions: &[Direction] = match model.kind {
+            Kind::Api { .. } => &[Direction::Request, Direction::Response],
+            _ => &[Direction::Stored],
+        };
         for version in model.versions.min..=model.versions.max {
-            for direction in [Direction::Request, Direction::Response] {
-                cases.push(Case { model, api, direction, version, has_unknown_tags: false });
+            for &direction in directions {
+                cases.push(Case { model, direction, version, has_unknown_tags: false });
             }
         }
     }
     cases
 }
 
-/// A message of either direction.
+/// Any message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message<'a> {
     Request(Request<'a>),
     Response(Response<'a>),
+    Key(Key<'a>),
+    Value(Value<'a>),
+    Subscription(ConsumerProtocolSubscription<'a>),
+    Assignment(ConsumerProtocolAssignment<'a>),
 }
 
 impl Case<'_> {
+    /// The API; `None` for a message that belongs to none.
+    pub fn api(&self) -> Option<ApiKey> {
+        match self.model.kind {
+            Kind::Api { key } => Some(ApiKey::from_i16(key).expect("a key of Kafka's")),
+            _ => None,
+        }
+    }
+
+    /// Kafka's name of the message, such as `FetchRequest`.
+    pub fn name(&self) -> String {
+        let suffix = match self.direction {
+            Direction::Request => "Request",
+            Direction::Response => "Response",
+            Direction::Stored => "",
+        };
+        format!("{}{suffix}", self.model.name)
+    }
+
     /// A random message.
     pub fn sample(&self, random: &mut Random) -> Sample {
-        let suffix = if self.direction == Direction::Request { "Request" } else { "Response" };
-        let item = self.model.find(&format!("{}{suffix}", self.model.name));
+        let item = self.model.find(&self.name());
         let mut sample = Sample::default();
         self.write_struct(item, random, &mut sample, false);
         sample
     }
 
     pub fn decode<'a>(&self, reader: &mut Reader<'a>) -> Result<Message<'a>, DecodeError> {
-        match self.direction {
-            Direction::Request => Request::decode(self.api, reader, self.version).map(Message::Request),
-            Direction::Response => Response::decode(self.api, reader, self.version).map(Message::Response),
+        let version = self.version;
+        match (self.model.kind, self.direction) {
+            (Kind::Api { .. }, Direction::Request) => {
+                Request::decode(self.api().expect("an API"), reader, version).map(Message::Request)
+            }
+            (Kind::Api { .. }, _) => {
+                Response::decode(self.api().expect("an API"), reader, version).map(Message::Response)
+            }
+            (Kind::RecordKey { record_type }, _) => {
+                Key::decode(record_type, reader, version).map(|key| Message::Key(key.expect("it is defined")))
+            }
+            (Kind::RecordValue { record_type }, _) => Value::decode(record_type, reader, version)
+                .map(|value| Message::Value(value.expect("it is defined"))),
+            (Kind::Data, _) => match self.model.name.as_str() {
+                "ConsumerProtocolSubscription" => {
+                    ConsumerProtocolSubscription::decode(reader, version).map(Message::Subscription)
+                }
+                "ConsumerProtocolAssignment" => {
+                    ConsumerProtocolAssignment::decode(reader, version).map(Message::Assignment)
+                }
+                name => panic!("no test knows {name}"),
+            },
         }
     }
 
     pub fn encode(&self, message: &Message<'_>) -> Result<Vec<u8>, EncodeError> {
-        let mut writer = Writer::new();
+        let (mut writer, version) = (Writer::new(), self.version);
         match message {
-            Message::Request(request) => request.encode(&mut writer, self.version)?,
-            Message::Response(response) => response.encode(&mut writer, self.version)?,
+            Message::Request(request) => request.encode(&mut writer, version)?,
+            Message::Response(response) => response.encode(&mut writer, version)?,
+            Message::Key(key) => key.encode(&mut writer, version)?,
+            Message::Value(value) => value.encode(&mut writer, version)?,
+            Message::Subscription(subscription) => subscription.encode(&mut writer, version)?,
+            Message::Assignment(assignment) => assignment.encode(&mut writer, version)?,
         }
         Ok(writer.into_bytes().to_vec())
     }
@@ -163,10 +220,12 @@ impl Case<'_> {
 
     fn write_field(&self, field: &Field, random: &mut Random, out: &mut Sample, is_set: bool) {
         let is_nullable = field.nullable.is_some_and(|nullable| nullable.contains(self.version));
-        // Records are null by default; a null array or string differs from its default only where that is not null.
-        let is_null = is_nullable && !is_set && random.one_in(4);
+        // Null differs from the default where that is not null; records are null by default.
+        let is_null_by_default = field.default == Some(Default::Null) || field.kind == Type::Records;
+        let is_null = is_nullable && !(is_set && is_null_by_default) && random.one_in(4);
         if is_null {
             match (&field.kind, self.is_flexible()) {
+                (Type::Struct(_), _) => out.bytes.push(if field.tag.is_some() { 0 } else { 0xff }),
                 (_, true) => out.bytes.push(0),
                 (Type::String, false) => out.bytes.extend([0xff, 0xff]),
                 (_, false) => out.bytes.extend([0xff; 4]),
@@ -176,6 +235,9 @@ impl Case<'_> {
         if is_set && let Some(bytes) = set_number(field, random) {
             out.bytes.extend(bytes);
             return;
+        }
+        if is_nullable && matches!(field.kind, Type::Struct(_)) {
+            out.bytes.push(1);
         }
         self.write_value(&field.kind, random, out, is_set);
     }

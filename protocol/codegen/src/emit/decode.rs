@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Shape, by_version, condition, statements_by_version, types};
+use super::{Shape, by_version, condition, is_outside, statements_by_version, types};
 use crate::model::{Api, Direction, Field, Range, Struct, Type, Versions};
 
 /// `decode` and its helpers.
@@ -40,12 +40,11 @@ pub fn functions(api: &Api, item: &Struct) -> String {
     }
     let mut text = String::new();
     if item.is_top {
-        let Range { min, max } = api.versions;
-        let name = &item.name;
+        let (outside, name) = (is_outside(api.versions), &item.name);
         body.insert_str(
             0,
             &format!(
-                "if !({min}..={max}).contains(&version) {{ return Err(DecodeError::UnsupportedVersion {{ message: \
+                "if {outside} {{ return Err(DecodeError::UnsupportedVersion {{ message: \
                  \"{name}\", version }}); }}\n"
             ),
         );
@@ -110,6 +109,13 @@ fn read_field(api: &Api, item: &Struct, field: &Field, part: Range) -> String {
     let shape = shape(api, field, part);
     let label = label(item, field);
     match &field.kind {
+        Type::Struct(name) if shape.is_nullable => {
+            let present = match field.tag {
+                Some(_) => format!("reader.is_present_in_tag({label})?"),
+                None => format!("reader.is_present({label})?"),
+            };
+            format!("if {present} {{ Some({name}::decode(reader, version)?) }} else {{ None }}")
+        }
         Type::Records if item.direction == Direction::Response => {
             format!("{}.map_or(Records::None, Records::Borrowed)", read(&Type::Bytes, shape, &label))
         }
@@ -239,7 +245,12 @@ pub fn minimum_bytes(api: &Api, item: &Struct) -> String {
 fn minimum_of_struct(api: &Api, item: &Struct, version: i16) -> usize {
     let fields = item.fields.iter().filter(|field| field.tag.is_none() && field.versions.contains(version));
     let tags = usize::from(api.flexible_versions().contains(version));
-    fields.map(|field| minimum_of(api, &field.kind, version)).sum::<usize>() + tags
+    let of_field = |field: &Field| match &field.kind {
+        // Null is one byte in place of the struct.
+        Type::Struct(_) if field.nullable.is_some_and(|nullable| nullable.contains(version)) => 1,
+        kind => minimum_of(api, kind, version),
+    };
+    fields.map(of_field).sum::<usize>() + tags
 }
 
 fn minimum_of(api: &Api, kind: &Type, version: i16) -> usize {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Shape, condition, statements_by_version, types};
+use super::{Shape, condition, is_outside, statements_by_version, types};
 use crate::model::{Api, Direction, Field, Range, Struct, Type};
 
 /// `encode` and its helper.
@@ -26,12 +26,11 @@ pub fn functions(api: &Api, item: &Struct) -> String {
     body.push_str("\nOk(())\n");
     let mut text = String::new();
     if item.is_top {
-        let Range { min, max } = api.versions;
-        let name = &item.name;
+        let (outside, name) = (is_outside(api.versions), &item.name);
         body.insert_str(
             0,
             &format!(
-                "if !({min}..={max}).contains(&version) {{ return Err(EncodeError::UnsupportedVersion {{ message: \
+                "if {outside} {{ return Err(EncodeError::UnsupportedVersion {{ message: \
                  \"{name}\", version }}); }}\n"
             ),
         );
@@ -136,6 +135,20 @@ fn write_value(item: &Struct, field: &Field, shape: Shape) -> String {
     if field.kind == Type::Records && item.direction == Direction::Response {
         let compact = if shape.is_compact { "compact_" } else { "" };
         return format!("writer.{compact}nullable_records({label}, &{value})?;");
+    }
+    if let (Type::Struct(_), true) = (&field.kind, field.nullable.is_some()) {
+        return if shape.is_nullable {
+            // Kafka marks the same thing in two ways.
+            let (some, none) = match field.tag {
+                Some(_) => ("writer.unsigned_varint(1)", "writer.unsigned_varint(0)"),
+                None => ("writer.i8(1)", "writer.i8(-1)"),
+            };
+            format!(
+                "match &{value} {{ Some(value) => {{ {some}; value.encode(writer, version)?; }} None => {none}, }}"
+            )
+        } else {
+            format!("EncodeError::require({value}.as_ref(), {label}, version)?.encode(writer, version)?;")
+        };
     }
     if field.nullable.is_some() && !shape.is_nullable {
         // An Option in Rust that must not be null in these versions.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::model::{Api, Default, Direction, Field, Struct, Type};
+use crate::model::{Api, Default, Direction, Field, Kind, Struct, Type};
 
 /// The Rust type of a field.
 pub fn field_type(api: &Api, item: &Struct, field: &Field) -> String {
@@ -149,10 +149,21 @@ pub fn definition(api: &Api, item: &Struct) -> String {
         derives.push("Default");
     }
     let mut text = if item.is_top {
-        let what = if item.direction == Direction::Request { "request" } else { "response" };
-        format!("/// The {what} of the {} API.\n", api.name)
-    } else {
+        match (api.kind, item.direction) {
+            (Kind::Api { .. }, Direction::Request) => format!("/// The request of the {} API.\n", api.name),
+            (Kind::Api { .. }, _) => format!("/// The response of the {} API.\n", api.name),
+            (Kind::RecordKey { record_type }, _) => {
+                format!("/// The key of records of type {record_type}.\n")
+            }
+            (Kind::RecordValue { record_type }, _) => {
+                format!("/// The value of records of type {record_type}.\n")
+            }
+            (Kind::Data, _) => format!("/// Kafka's {}.\n", api.name),
+        }
+    } else if matches!(api.kind, Kind::Api { .. }) {
         format!("/// Part of the {} API.\n", api.name)
+    } else {
+        format!("/// Part of [`{}`].\n", api.name)
     };
     let _ = writeln!(text, "#[derive({})]\npub struct {}{lifetime} {{", derives.join(", "), item.name);
     for field in &item.fields {
