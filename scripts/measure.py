@@ -35,7 +35,8 @@ ROWS = [
      1 / 3, "cpu_seconds_per_million_records"),
 ]
 MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 10, 3, 30
-RUNTIME_SECONDS = 2
+# Many short runs: neighbours in time are compared, and a single run of this machine is off by a tenth and more.
+RUNTIME_SECONDS, RUNTIME_ROUNDS = 0.7, 13
 
 
 def run(command, **options):
@@ -206,7 +207,7 @@ def measure_produce(out):
 
 def measure_echo(out, seconds=RUNTIME_SECONDS):
     lines = output_of([target() / "release/examples/runtime_bench", "--seconds", str(seconds),
-                       "--rounds", str(ROUNDS)], timeout=1200)
+                       "--rounds", str(RUNTIME_ROUNDS)], timeout=1200)
     (out / "runtime-bench.jsonl").write_text(lines)
     medians = [row for row in map(json.loads, lines.splitlines()) if "median_of" in row]
     command = "scripts/measure.py skeleton --only echo"

@@ -4,8 +4,9 @@
 //! `cargo run --release -p ringlog-io --example runtime_bench -- [--seconds S] [--rounds N] [--only CASE]`
 //!
 //! The server is pinned to the first allowed CPU, the client (always the native executor) to the last. Runs of the
-//! runtimes alternate, so that a slow minute of the machine hits them alike. CPU is that of the server's thread alone,
-//! including what the kernel does in its name.
+//! runtimes alternate, each round in the other direction, so that a slow minute of the machine hits them alike; what is
+//! compared is the runs of one round, and the figure is the median over the rounds. CPU is that of the server's thread
+//! alone, including what the kernel does in its name.
 
 mod cross_core;
 mod echo;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use ringlog_io::{CpuId, DriverKind, ExecutorConfig, Scheduler, allowed_cpus};
 
-use crate::measure::{Measurement, median};
+use crate::measure::{Measurement, quantile};
 
 /// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,32 +138,38 @@ fn run_case(case: &str, run: fn(Runtime, Setting) -> Measurement, setting: Setti
     let runtimes = Runtime::all();
     let mut results: Vec<Vec<Measurement>> = vec![Vec::new(); runtimes.len()];
     for round in 0..rounds {
-        for (runtime, results) in runtimes.iter().zip(&mut results) {
-            let measured = run(*runtime, setting);
+        let mut order: Vec<usize> = (0..runtimes.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let measured = run(runtimes[index], setting);
             println!(
                 r#"{{"case":"{case}","runtime":"{}","round":{round},"operations_per_second":{:.0},"server_cpu_ns_per_operation":{:.0},"server_busy":{:.3}}}"#,
-                runtime.name(),
+                runtimes[index].name(),
                 measured.rate(),
                 measured.cpu_ns_per_operation(),
                 measured.busy(),
             );
-            results.push(measured);
+            results[index].push(measured);
         }
     }
-    let medians: Vec<(f64, f64)> = results
-        .iter()
-        .map(|runs| {
-            let rates = runs.iter().map(Measurement::rate).collect();
-            (median(rates), median(runs.iter().map(Measurement::cpu_ns_per_operation).collect()))
-        })
-        .collect();
-    let Some((tokio_rate, tokio_cpu)) = medians.last().copied() else { return };
-    for (runtime, (rate, cpu)) in runtimes.iter().zip(&medians) {
+    let Some(yardstick) = results.last() else { return };
+    for (runtime, runs) in runtimes.iter().zip(&results) {
+        let all = |figure: fn(&Measurement) -> f64| runs.iter().map(figure).collect::<Vec<_>>();
+        let ratios = |figure: fn(&Measurement) -> f64| -> Vec<f64> {
+            runs.iter().zip(yardstick).map(|(run, other)| figure(run) / figure(other)).collect()
+        };
+        let cpu = ratios(Measurement::cpu_ns_per_operation);
         println!(
-            r#"{{"case":"{case}","runtime":"{}","median_of":{rounds},"operations_per_second":{rate:.0},"server_cpu_ns_per_operation":{cpu:.0},"rate_to_tokio":{:.3},"cpu_to_tokio":{:.3}}}"#,
+            r#"{{"case":"{case}","runtime":"{}","median_of":{rounds},"operations_per_second":{:.0},"server_cpu_ns_per_operation":{:.0},"rate_to_tokio":{:.3},"cpu_to_tokio":{:.3},"cpu_to_tokio_quartiles":[{:.3},{:.3}]}}"#,
             runtime.name(),
-            rate / tokio_rate,
-            cpu / tokio_cpu,
+            quantile(all(Measurement::rate), 0.5),
+            quantile(all(Measurement::cpu_ns_per_operation), 0.5),
+            quantile(ratios(Measurement::rate), 0.5),
+            quantile(cpu.clone(), 0.5),
+            quantile(cpu.clone(), 0.25),
+            quantile(cpu, 0.75),
         );
     }
 }

@@ -29,9 +29,11 @@ impl Measurement {
     }
 }
 
-pub fn median(mut values: Vec<f64>) -> f64 {
+/// The value below which the share `part` of them lies; of an even number of values the upper middle is the median.
+pub fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let index = (values.len() as f64 * part) as usize;
+    values.get(index.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
 /// A window over a thread: what it used between start and end.
