@@ -8,7 +8,7 @@ usage() {
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
   --quick   gates, Rust tests, the tools of the binary, a smoke run of real clients    (under 8 minutes on two cores)
-  (none)    quick, the planted bug, fuzz targets, torture, a pairwise matrix of real clients, bad input
+  (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, a pairwise matrix of real clients, bad input
                                                          (at most 25 minutes, tools already installed)
   --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
             control; writes docs/evidence/skeleton/
@@ -121,6 +121,7 @@ torture() {
 plain() {
   quick
   stage "planted bug" planted
+  stage "java oracle, short" scripts/java-oracle.sh
   stage "fuzz" fuzz
   build_ci
   stage "torture, short" torture
@@ -134,6 +135,7 @@ full() {
   stage "planted bug" planted
   stage "planted bug, simulated" planted_in_simulation
   stage "planted bugs in storage" planted_in_storage
+  stage "java oracle, long" scripts/java-oracle.sh --samples 60
   stage "fuzz" fuzz
   build_ci
   local evidence=docs/evidence/skeleton
