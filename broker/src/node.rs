@@ -166,7 +166,9 @@ fn directory_error(path: &Path, error: DataDirectoryError) -> StartError {
     let path = path.display().to_string();
     let reason = error.to_string();
     match error {
-        DataDirectoryError::Locked { .. } => StartError::DirectoryInUse { path, reason },
+        DataDirectoryError::Locked { .. } | DataDirectoryError::JournalLocked { .. } => {
+            StartError::DirectoryInUse { path, reason }
+        }
         _ => StartError::Directory { path, reason },
     }
 }

@@ -26,7 +26,7 @@ use crate::partition::{AppendError, Appended, Carrier, IncomingBatch, Partition}
 use crate::producer_state::ProducerStates;
 use crate::storage::{
     CoreStorage, Durable, Log, LogId, LogSettings, LogVisitor, ReadError, ReadPlan, RecoveredPartition,
-    StorageError, TimePlan,
+    ServedBehind, StorageError, TimePlan,
 };
 use crate::waiters::{CommitTicket, Watchers};
 
@@ -234,6 +234,13 @@ impl Store {
             return Ok(0);
         }
         Ok(self.inner.storage.log(partition.log).bytes_between(from, limit))
+    }
+
+    /// What is served from an offset behind the damage that a start found, if anything.
+    pub fn served_behind(&self, key: TopicPartition, from: Offset) -> Option<ServedBehind> {
+        let table = self.inner.table.borrow();
+        let partition = table.get(key).ok()?;
+        self.inner.storage.log(partition.log).served_behind(from)
     }
 
     /// Plans a read of committed batches from the one that holds `from`.

@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
-use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, ReadError, StorageSettings};
+use ringlog_protocol::records::batch::BatchHeader;
+use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, LogVisitor, ReadError, StorageSettings};
 use storage_support::*;
 
 /// Next to nothing stays in memory, so that reads go to files.
@@ -160,5 +161,120 @@ fn what_was_read_once_is_not_read_again_to_be_checked() {
         overwrite(&file, positions(&file)[3] + 500, b"after it was checked");
         assert!(read(&io, &core.storage, id, 0, 1 << 20).await.is_ok());
         assert_eq!(core.storage.stats().damaged_places, 0);
+    });
+}
+
+/// Puts another sound batch, of the same offsets and length, where batch number `number` of the file lies: what a device does
+/// that mixes places up. No CRC of a batch tells.
+fn mix_up(file: &Path, number: usize) {
+    let position = positions(file)[number];
+    let other = batch(Offset(number as i64 * RECORDS), RECORDS as u32, 200, 700 + number as u64);
+    let before = std::fs::read(file).expect("readable");
+    let at = position as usize;
+    let length = 12 + u32::from_be_bytes(before[at + 8..at + 12].try_into().expect("four")) as usize;
+    assert_eq!(other.bytes.len(), length, "of the same length");
+    assert_ne!(&before[at..at + length], &other.bytes[..]);
+    overwrite(file, position, &other.bytes);
+}
+
+#[test]
+fn a_block_that_is_not_what_was_synced_is_refused_though_its_batches_look_sound() {
+    on_each_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let core = filled(&io, folder.path()).await;
+        let (id, storage) = (core.logs[&partition(1, 0)], &core.storage);
+        let file = segment_file(folder.path(), partition(1, 0));
+        mix_up(&file, 7);
+        for from in [0, 70, 100] {
+            match read(&io, storage, id, from, 1 << 20).await {
+                Err(ReadError::BadBlock { path, position: 0, .. }) => assert_eq!(path, file),
+                other => panic!("from {from}: {other:?}"),
+            }
+        }
+        let first_behind = positions(&file).iter().filter(|start| **start < 65_536).count() as i64;
+        let behind = read(&io, storage, id, first_behind * RECORDS, 1 << 20).await.expect("served");
+        assert_eq!(behind.1, BATCHES * RECORDS);
+        let damaged = storage.damaged();
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        assert!(damaged[0].1.detail.contains("not what was synced"), "{damaged:?}");
+    });
+}
+
+/// Needs none of the batches of which a checkpoint speaks.
+struct SpareAll;
+
+impl LogVisitor for SpareAll {
+    fn restore(&mut self, _producers: Option<&[u8]>) -> bool {
+        true
+    }
+
+    fn batch(&mut self, _header: &BatchHeader) {}
+}
+
+#[test]
+fn a_closed_segment_is_checked_by_its_sidecar_at_its_first_read_and_by_a_start_that_reads_it() {
+    for reads_all in [false, true] {
+        on_driver(|io| async move {
+            let folder = tempfile::tempdir().expect("temp");
+            let key = partition(1, 0);
+            {
+                let directory = open_directory(&io, folder.path()).await;
+                let storage = start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+                let mut core = Core::open(storage, Rc::default(), SEGMENTS_OF_64K).await;
+                core.create([key], SEGMENTS_OF_64K);
+                for salt in 0..BATCHES * 2 {
+                    core.append(key, RECORDS as u32, 200, salt as u64).await;
+                }
+                core.settle(&io).await;
+                core.storage.checkpoint().await.expect("checkpoint");
+                assert!(core.storage.log(core.logs[&key]).segment_count() > 2);
+            }
+            let file = segment_file(folder.path(), key);
+            assert!(file.with_extension("sum").exists(), "the first segment is closed");
+            mix_up(&file, 3);
+            if reads_all {
+                std::fs::remove_dir_all(folder.path().join("checkpoints")).expect("there");
+            }
+            let directory = open_directory(&io, folder.path()).await;
+            let storage = &start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+            let recovered = storage.take_recovered().pop().expect("one partition");
+            let id = storage.open_log_from(recovered, SEGMENTS_OF_64K, &mut SpareAll).await.expect("open");
+            assert_eq!(storage.damaged().len(), usize::from(reads_all), "a start names what it reads");
+            assert!(matches!(
+                read(&io, storage, id, 0, 1 << 20).await,
+                Err(ReadError::BadBlock { position: 0, .. })
+            ));
+            assert_eq!(storage.damaged().len(), 1);
+            let next = storage.log(id).segment_facts()[0].end;
+            let behind = storage.log(id).log_end();
+            let read_behind =
+                read(&io, storage, id, next.0, 20_000).await.expect("other segments are served");
+            assert!(read_behind.1 > next.0 && read_behind.1 <= behind.0);
+        });
+    }
+}
+
+#[test]
+fn a_segment_without_a_sidecar_is_read_by_its_batches_checksums() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let key = partition(1, 0);
+        {
+            let directory = open_directory(&io, folder.path()).await;
+            let storage = start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+            let mut core = Core::open(storage, Rc::default(), SEGMENTS_OF_64K).await;
+            core.create([key], SEGMENTS_OF_64K);
+            for salt in 0..BATCHES * 2 {
+                core.append(key, RECORDS as u32, 200, salt as u64).await;
+            }
+            core.settle(&io).await;
+            core.storage.checkpoint().await.expect("checkpoint");
+        }
+        let directory = open_directory(&io, folder.path()).await;
+        let storage = start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+        let core = Core::open(storage, Rc::default(), SEGMENTS_OF_64K).await;
+        std::fs::remove_file(segment_file(folder.path(), key).with_extension("sum")).expect("there");
+        read_all(&io, &core.storage, core.logs[&key], 30_000).await;
+        assert_eq!(core.storage.damaged(), Vec::new());
     });
 }

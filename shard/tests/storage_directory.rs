@@ -110,3 +110,82 @@ fn a_first_start_that_did_not_end_is_taken_up_again() {
         }
     });
 }
+
+#[test]
+fn a_changed_or_shortened_identity_is_refused() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        drop(open_directory(&io, folder.path()).await);
+        for name in ["FORMAT", "meta.properties", "journal/owner"] {
+            let path = folder.path().join(name);
+            let text = fs::read(&path).expect("there");
+            for at in [0, text.len() / 2, text.len() - 2] {
+                let mut changed = text.clone();
+                changed[at] ^= 1;
+                for bytes in [&changed[..], &text[..at]] {
+                    fs::write(&path, bytes).expect("written");
+                    let error = refused(&io, folder.path(), &identity(None, 1)).await;
+                    assert!(
+                        matches!(
+                            &error,
+                            DataDirectoryError::Unreadable { .. } | DataDirectoryError::NewerFormat { .. }
+                        ),
+                        "{name}: {error}"
+                    );
+                }
+            }
+            fs::write(&path, text).expect("written");
+        }
+        drop(open_directory(&io, folder.path()).await);
+    });
+}
+
+async fn refused_with_journal(io: &Io, path: &Path, journal: &Path) -> DataDirectoryError {
+    let before = (snapshot(path), snapshot(journal));
+    let opened = DataDirectory::open(io, path, Some(journal), &identity(None, 1)).await;
+    let error = opened.expect_err("refused");
+    assert_eq!((snapshot(path), snapshot(journal)), before, "{error}");
+    assert!(error.to_string().contains(&journal.display().to_string()), "{error}");
+    error
+}
+
+#[test]
+fn a_journal_elsewhere_is_locked_and_belongs_to_one_directory() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+        let journal = folder.path().join("journal");
+        let open = async |path: &Path| {
+            DataDirectory::open(&io, path, Some(&journal), &identity(None, 1)).await.expect("ours")
+        };
+        let held = open(&first).await;
+        fs::create_dir_all(&second).expect("writable");
+        assert!(matches!(
+            refused_with_journal(&io, &second, &journal).await,
+            DataDirectoryError::OtherJournal { .. }
+        ));
+        assert_eq!(snapshot(&second).len(), 0, "not even a lock");
+        let id = held.directory_id().to_owned();
+        drop(held);
+        let error = refused_with_journal(&io, &second, &journal).await;
+        assert!(matches!(&error, DataDirectoryError::OtherJournal { found, .. } if *found == id), "{error}");
+        drop(open(&first).await);
+        // A directory that was copied with its identity: one of the two at a time.
+        let held = open(&first).await;
+        for name in ["FORMAT", "meta.properties"] {
+            fs::copy(first.join(name), second.join(name)).expect("copied");
+        }
+        fs::write(second.join("lock"), b"").expect("written");
+        let error = refused_with_journal(&io, &second, &journal).await;
+        assert!(matches!(error, DataDirectoryError::JournalLocked { .. }), "{error}");
+        drop(held);
+        let foreign = folder.path().join("foreign");
+        fs::create_dir(&foreign).expect("writable");
+        fs::write(foreign.join("CURRENT"), b"whose?").expect("written");
+        let error = refused_with_journal(&io, &first, &foreign).await;
+        assert!(
+            matches!(&error, DataDirectoryError::ForeignJournal { found, .. } if found == "CURRENT"),
+            "{error}"
+        );
+    });
+}

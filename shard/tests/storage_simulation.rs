@@ -113,7 +113,7 @@ fn run_seed(seed: u64, reached: &Rc<Reached>) -> u64 {
         let cores = 1 + (world.random_u64() % 3) as u32;
         io.spawn(Priority::Foreground, live(io.clone(), cores, Rc::clone(&model), Rc::clone(reached)))
             .detach();
-        let longest_us = [3_000, 100_000, 600_000][(world.random_u64() % 3) as usize];
+        let longest_us = [5_000, 250_000, 700_000][(world.random_u64() % 3) as usize];
         world.run_for(Duration::from_micros(world.random_u64() % longest_us));
         host.crash();
     }

@@ -11,11 +11,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, Priority};
-use ringlog_protocol::ids::{NodeId, Offset, TopicPartition};
+use ringlog_protocol::ids::{NodeId, Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
+use ringlog_protocol::records::validate::BatchProducer;
 use ringlog_raft::ids::{DirectoryId, ReplicaId};
-use ringlog_shard::partition::IncomingBatch;
+use ringlog_shard::partition::{AppendError, IncomingBatch};
 use ringlog_shard::storage::{CoreStorage, LogSettings, Retention, StorageSettings};
 use ringlog_shard::store::life::DeleteRecordsError;
 use ringlog_shard::store::{Opening, Store};
@@ -254,5 +255,52 @@ fn memory_only_partitions_are_kept_short_too() {
         io.sleep(Duration::from_millis(10)).await;
         assert!(segments(&store) <= 4, "{} segments", segments(&store));
         assert!(store.storage().stats().dirty_bytes < 300_000);
+    });
+}
+
+/// Sends record number `sequence` of the only producer; whether it was known already.
+async fn send(store: &Store, sequence: i32) -> Result<bool, AppendError> {
+    let mut builder = BatchBuilder::new();
+    builder
+        .append(&NewRecord { timestamp: 1, key: None, value: Some(b"once"), headers: &[] })
+        .expect("a small record");
+    let producer =
+        BatchProducer { id: ProducerId(5), epoch: ProducerEpoch(0), base_sequence: Sequence(sequence) };
+    let options = BatchOptions { producer: Some(producer), ..BatchOptions::default() };
+    let bytes = builder.finish(&options).expect("it has a record");
+    let header = BatchHeader::parse(&bytes).expect("just built");
+    let buffer_bytes = bytes.len() as u32;
+    let batch = IncomingBatch { header, bytes: BytesMut::from(&bytes[..]), buffer_bytes };
+    let gather = CommitGather::new();
+    let appended = store.append(key(), batch, Some(gather.ticket(0)))?;
+    gather.finish().await;
+    Ok(appended.duplicate)
+}
+
+#[test]
+fn producers_outlive_the_records_that_they_sent() {
+    simulate(|io| async move {
+        {
+            let store = open(&io, settings(None, None)).await;
+            assert!(!send(&store, 0).await.expect("the first"));
+            assert!(!send(&store, 1).await.expect("the next"));
+            store.storage().checkpoint().await.expect("checkpoint");
+            store.delete_records(key(), None).expect("all of them");
+            while segments(&store) > 0 {
+                io.sleep(Duration::from_millis(1)).await;
+            }
+        }
+        {
+            // As after a kill: nothing was said at the end.
+            let store = open(&io, settings(None, None)).await;
+            assert_eq!((ends(&store), segments(&store)), ((2, 2), 0));
+            assert!(send(&store, 1).await.expect("known"), "sent again it is not appended again");
+            assert!(matches!(send(&store, 4).await, Err(AppendError::Producer { .. })), "a gap");
+            assert!(!send(&store, 2).await.expect("the one that follows"));
+        }
+        let store = open(&io, settings(None, None)).await;
+        assert_eq!(ends(&store), (2, 3));
+        assert!(send(&store, 1).await.expect("known"), "also with records behind it");
+        assert!(!send(&store, 3).await.expect("the one that follows"));
     });
 }

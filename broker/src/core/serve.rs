@@ -249,6 +249,17 @@ fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
         }
     };
     let in_range = part.from >= view.log_start && part.from <= view.high_watermark;
+    if view.is_cut_short
+        && let Some(behind) = core.store.served_behind(part.key, part.from)
+    {
+        return PartitionState {
+            error: ErrorCode::None,
+            log_start: view.log_start,
+            high_watermark: behind.acknowledged_end,
+            leader_epoch: view.leader_epoch,
+            available_bytes: behind.available_bytes,
+        };
+    }
     let error = if view.is_cut_short && part.from >= view.high_watermark {
         // Those records were acknowledged. OFFSET_OUT_OF_RANGE would make consumers reset and skip them or start over; at
         // this error they wait.
@@ -313,7 +324,10 @@ fn read_error_code(error: &ReadError) -> ErrorCode {
         // Consumers stop at it and say so. Kafka sends such a batch, and its clients find the same.
         ReadError::Corrupt { .. } => ErrorCode::CorruptMessage,
         // Consumers ask again: the device may have recovered, or another replica may lead.
-        ReadError::Io { .. } => ErrorCode::KafkaStorageError,
+        ReadError::Io { .. } | ReadError::BadBlock { .. } | ReadError::InDamage { .. } => {
+            ringlog_io::reached!("fetch.read_failed");
+            ErrorCode::KafkaStorageError
+        }
     }
 }
 

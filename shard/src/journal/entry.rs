@@ -98,6 +98,14 @@ pub struct Reference {
     pub goes_on: bool,
 }
 
+impl Reference {
+    /// Position after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.position.saturating_add(self.length)
+    }
+}
+
 /// First offset, the offset after the last, and the leader epoch of the last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetRange {

@@ -31,6 +31,7 @@ pub enum NoteKind {
     },
     HardState,
     LogStart,
+    Truncate,
     Delete,
     SyncedTo,
     /// A copy of an entry that was durable before.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringlog_io::Priority;
+use ringlog_io::{Priority, Task};
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 
 use super::core_storage::{Durable, Inner};
@@ -70,7 +70,7 @@ enum OwnedBody {
 
 impl Bypass {
     /// Whether the next entry must wait.
-    fn must_wait(&self) -> bool {
+    pub(super) fn must_wait(&self) -> bool {
         self.in_flight.is_some() || !self.waiting.is_empty()
     }
 
@@ -175,7 +175,6 @@ impl Inner {
 
     /// Waits until no reference of this log is on its way and nothing waits for one. What is appended meanwhile may begin
     /// another: for callers that hold appends off.
-    #[allow(dead_code, reason = "truncation, which replication asks for, waits here")]
     pub(super) async fn bypass_ended(&self, id: LogId) {
         let is_over = || {
             let core = self.core.borrow();
@@ -253,6 +252,7 @@ impl Inner {
                     core.counters.bypass_bytes += bytes as u64;
                     break;
                 }
+                ringlog_io::reached!("bypass.journalled_instead");
             }
             match log.bypass.waiting.pop_front() {
                 Some(Waiting::Batch { sequence, bytes }) => {
@@ -278,6 +278,7 @@ impl Inner {
 
     /// Journals references to the first `count` batches that wait, and writes them. The segments are locked for it.
     fn begin(self: &Rc<Self>, log: &mut Log, count: usize) {
+        ringlog_io::reached!("bypass.run");
         let mut references = Vec::with_capacity(count);
         for waiting in log.bypass.waiting.drain(..count).collect::<Vec<_>>() {
             let sequence = waiting.sequence();
@@ -294,6 +295,11 @@ impl Inner {
         let through = references.last().map_or(0, |(sequence, _)| *sequence);
         log.bypass.in_flight = Some(InFlight { references, is_journalled: false, synced: None });
         let task = self.io.spawn(Priority::Foreground, write_ahead(Rc::clone(self), log.id, through));
+        self.keep_task(task);
+    }
+
+    /// Lets a task of a log run for as long as the storage lives.
+    pub(super) fn keep_task(&self, task: Task<()>) {
         let mut tasks = self.bypass_tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);

@@ -42,6 +42,13 @@ impl CheckedRanges {
         }
     }
 
+    /// What is known of the bytes below `position`, for whoever goes on with the file when it is cut there.
+    pub(crate) fn below(&self, position: u32) -> CheckedRanges {
+        let below = CheckedRanges { ranges: Mutex::new(self.lock().clone()) };
+        below.cut(position);
+        below
+    }
+
     /// Nothing from `position` on counts any more: the file is cut there.
     pub(crate) fn cut(&self, position: u32) {
         let mut ranges = self.lock();
@@ -70,7 +77,9 @@ mod tests {
                 sound[*start as usize..(start + length) as usize].fill(true);
             }
             if let Some(cut) = cut {
+                let below = checked.below(cut);
                 checked.cut(cut);
+                prop_assert_eq!(below.lock().clone(), checked.lock().clone());
                 sound[cut as usize..].fill(false);
             }
             let ranges = checked.lock().clone();

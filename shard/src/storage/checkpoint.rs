@@ -4,13 +4,14 @@
 //! first, the work for one is spread over the time in which the next one fills (`pace`), and logs with little due
 //! are copied forward once instead of synced. It runs in the background and never holds the core's state over an await.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::core_storage::{Inner, StorageError};
 use super::cover::{Carried, cover, say_all_synced};
 use super::deletion;
-use super::log::Log;
+use super::log::{Log, LogId};
 use super::pace::Schedule;
 use super::workload::{Choice, carry_out, plan};
 use crate::journal::{FileSerial, Journal, PoisonReason};
@@ -142,10 +143,13 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
         // Records come with bypass, beside which journal files fill slowly: spread over that time they would come too late.
         Scope::Records | Scope::Everything | Scope::Deletions => Schedule::at_once(now),
     };
+    let cut = if scope == Scope::Everything { inner.carry_out_all_cuts().await } else { Vec::new() };
     let outcome = carry_out(inner, work.jobs, schedule).await;
     let _urgent = Urgent::new(&inner.journal);
     if matches!(scope, Scope::Everything | Scope::Records) {
-        say_all_synced(inner, outcome.clean.union(&outcome.recorded).copied()).await?;
+        let synced: BTreeSet<LogId> =
+            outcome.clean.iter().chain(&outcome.recorded).chain(&cut).copied().collect();
+        say_all_synced(inner, synced.into_iter()).await?;
     }
     if freed.is_some()
         && let Err(error) = inner.file_system.check(&inner.io).await
@@ -165,6 +169,9 @@ async fn run(inner: &Rc<Inner>, scope: Scope) -> Result<CheckpointReport, Storag
     let left = if scope == Scope::Records { u64::MAX } else { core.unrecorded_bytes_left };
     core.unrecorded_bytes_left = left.min(core.unrecorded_bytes);
     core.counters.checkpoints += u64::from(scope != Scope::Records);
+    if carried.entries > 0 {
+        ringlog_io::reached!("checkpoint.carried");
+    }
     core.counters.carried_entries += carried.entries;
     core.counters.carried_bytes += carried.bytes;
     core.dirty_bytes_stuck = outcome.kept.iter().filter_map(|id| core.log(*id)).map(Log::dirty_bytes).sum();

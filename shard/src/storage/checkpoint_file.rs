@@ -259,11 +259,13 @@ impl PartitionCheckpoint {
         } else {
             Some(body.slice_ref(cursor.take(usize::try_from(length).ok()?)?))
         };
+        let is_of_empty_log = position == 0 && offset == segment_base && last_batch.position == 0;
         let is_sound = cursor.is_empty()
             && segment_base.0 >= 0
-            && offset > segment_base
-            && last_batch.position < position
-            && index.last_position() < position
+            && (is_of_empty_log
+                || (offset > segment_base
+                    && last_batch.position < position
+                    && index.last_position() < position))
             && epochs.iter().all(|epoch| epoch.start < offset);
         let checkpoint = PartitionCheckpoint {
             key,

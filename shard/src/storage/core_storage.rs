@@ -127,7 +127,7 @@ pub(crate) struct Inner {
     pub(super) snapshot_source: RefCell<Option<SnapshotSource>>,
     /// Somebody stopped writing the segments of a log.
     pub(super) written: Signal,
-    /// Writes of batches that bypass the journal. Hold `Rc`s of this in turn: cleared with the storage.
+    /// Writes of batches that bypass the journal, and cuts of truncated files. Hold `Rc`s of this in turn: cleared with the storage.
     pub(super) bypass_tasks: RefCell<Vec<Task<()>>>,
     pub(super) this: OnceCell<Weak<Inner>>,
     pub(super) file_system: FileSystemWatch,
@@ -715,6 +715,7 @@ impl Inner {
             if log.poison.is_some() {
                 return;
             }
+            ringlog_io::reached!("poison.log");
             tracing::error!(topic_id = %log.key.topic, partition = log.key.partition.0, %reason, "log takes no more writes");
             log.poison = Some(reason);
             let abandoned_bytes = log.bypass.abandon();

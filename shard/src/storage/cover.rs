@@ -55,6 +55,7 @@ pub(super) async fn cover(
             // A log that was opened since has nothing unflushed in those files; should it have, all of it is copied.
             carry_data(log, due.get(&id).copied().unwrap_or(u64::MAX), &mut push);
             carry_references(log, &mut push);
+            carry_cuts(log, &mut push);
             say_synced(log, &mut push);
         }
         push.breathe().await?;
@@ -152,6 +153,19 @@ fn carry_references(log: &Log, push: &mut Push<'_>) {
     for (sequence, reference) in log.bypass.references() {
         let body = EntryBody::Reference(*reference);
         push.entry(&Entry { key, sequence: *sequence, carried: true, body }, token, NoteKind::Carried);
+    }
+}
+
+/// Copies truncations whose files are not cut yet.
+fn carry_cuts(log: &Log, push: &mut Push<'_>) {
+    let (key, token) = (log.key, log.id.token());
+    for cut in log.cuts.iter().filter(|cut| cut.is_durable) {
+        let body = EntryBody::Truncate {
+            end_offset: cut.end,
+            segment_base: cut.segment_base,
+            position: cut.position,
+        };
+        push.entry(&Entry { key, sequence: cut.sequence, carried: true, body }, token, NoteKind::Carried);
     }
 }
 

@@ -48,7 +48,8 @@ impl DamageList {
     /// Takes in what a read failed of.
     pub(crate) fn note_error(&self, key: TopicPartition, base: Offset, error: &ReadError) {
         match error {
-            ReadError::Corrupt { path, position, detail } => {
+            ReadError::Corrupt { path, position, detail }
+            | ReadError::BadBlock { path, position, detail } => {
                 let damage = Damage { path: path.clone(), position: *position, detail: detail.clone() };
                 self.note(key, base, damage);
             }
@@ -57,13 +58,18 @@ impl DamageList {
                 let detail = format!("cannot be read: {source}");
                 self.note(key, base, Damage { path: path.clone(), position: *position, detail });
             }
-            ReadError::UnknownLog | ReadError::OutOfRange { .. } => {}
+            ReadError::UnknownLog | ReadError::OutOfRange { .. } | ReadError::InDamage { .. } => {}
         }
     }
 
     /// A partition's damage is no longer of interest below this offset, or at all.
     pub(crate) fn forget(&self, key: TopicPartition, below: Offset) {
         self.lock().retain(|(damaged, base, _), _| *damaged != key || *base >= below);
+    }
+
+    /// A partition's damage from this place on is cut off.
+    pub(crate) fn forget_from(&self, key: TopicPartition, base: Offset, position: u64) {
+        self.lock().retain(|place, _| place.0 != key || (place.1, place.2) < (base, position));
     }
 
     /// A place was read and found sound: a device's error that passed, for example.

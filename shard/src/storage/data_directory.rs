@@ -1,4 +1,5 @@
-//! The data directory's identity: lock, `FORMAT`, `meta.properties`. Refuses what is not ours before it changes anything.
+//! The data directory's identity: lock, `FORMAT`, `meta.properties`. Refuses what is not ours before it changes anything,
+//! the journal's folder included.
 //!
 //! Layout: `lock`, `FORMAT`, `meta.properties`, `data/` (segments), `checkpoints/`, `journal/` (or elsewhere, by
 //! configuration).
@@ -10,7 +11,9 @@ use std::path::{Path, PathBuf};
 use ringlog_io::{FileLock, Io};
 use ringlog_protocol::ids::{NodeId, TopicId};
 
+use super::checked_text::{check_text, with_checksum};
 use super::durable_folder::make_folder;
+use super::journal_folder;
 
 /// Version of the directory as a whole: what files there are and what each is for. The files carry their own.
 pub const DIRECTORY_FORMAT_VERSION: u32 = 1;
@@ -23,7 +26,7 @@ const JOURNAL_NAME: &str = "journal";
 const CHECKPOINTS_NAME: &str = "checkpoints";
 const FORMAT_FIRST_LINE: &str = "ringlog data directory";
 /// `mkfs` puts it at the root of a file system; it is nobody's data.
-const LOST_AND_FOUND: &str = "lost+found";
+pub(super) const LOST_AND_FOUND: &str = "lost+found";
 
 /// What the configuration says of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,12 @@ pub enum DataDirectoryError {
     OtherCluster { path: PathBuf, found: String, expected: String },
     #[error("data directory {} belongs to node.id {found}, the configuration says {expected}: set node.id={found} or choose another --data-dir", path.display())]
     OtherNode { path: PathBuf, found: i32, expected: i32 },
+    #[error("journal {} is in use by a running broker (its file lock is locked): stop that broker, or set ringlog.journal.dir to another folder", path.display())]
+    JournalLocked { path: PathBuf },
+    #[error("journal {} belongs to directory.id {found}, not to {expected}: set ringlog.journal.dir to this directory's own journal, or to an empty folder for a new directory", path.display())]
+    OtherJournal { path: PathBuf, found: String, expected: String },
+    #[error("journal {} is not empty and holds no file owner (found {found:?}): set ringlog.journal.dir to an empty folder, or to a whole copy of this directory's journal", path.display())]
+    ForeignJournal { path: PathBuf, found: String },
     #[error("{} is not as it was written ({detail}): restore it from a copy", path.display())]
     Unreadable { path: PathBuf, detail: String },
     #[error("{} is not a directory: choose another --data-dir", path.display())]
@@ -64,6 +73,8 @@ pub struct DataDirectory {
     directory_id: String,
     is_new: bool,
     _lock: FileLock,
+    /// Of a journal elsewhere.
+    _journal_lock: Option<FileLock>,
 }
 
 struct Meta {
@@ -86,13 +97,9 @@ impl DataDirectory {
     ) -> Result<DataDirectory, DataDirectoryError> {
         let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
         make_folder(io, path).await.map_err(failed)?;
-        let names = list(io, path).await?;
-        let has_format = names.iter().any(|name| name == FORMAT_NAME);
-        if has_format {
-            check_format(io, path).await?;
-        } else {
-            refuse_foreign(path, &names)?;
-        }
+        let place = Place { io, path, journal, identity };
+        // Once before anything is touched, and again once nobody else can.
+        place.judge().await?;
         let lock = match io.lock_file(&path.join(LOCK_NAME)).await {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -100,22 +107,31 @@ impl DataDirectory {
             }
             Err(error) => return Err(failed(error)),
         };
-        let has_meta = io.path_exists(&path.join(META_NAME)).await.map_err(failed)?;
-        let meta = if has_meta { read_meta(io, path).await? } else { new_meta(io, identity) };
-        check_identity(path, &meta, identity)?;
-        if !has_format || !has_meta {
+        let journal_lock = match journal {
+            Some(journal) => Some(journal_folder::lock(io, journal).await?),
+            None => None,
+        };
+        let found = place.judge().await?;
+        let is_new = found.meta.is_none();
+        let meta = found.meta.unwrap_or_else(|| new_meta(io, identity));
+        if !found.has_format || is_new {
             write_identity(io, path, &meta).await.map_err(failed)?;
         }
+        let journal = place.journal();
+        journal_folder::claim(io, &journal, &meta.directory_id)
+            .await
+            .map_err(|source| DataDirectoryError::Io { path: journal.clone(), source })?;
         let data = path.join(DATA_NAME);
         make_folder(io, &data).await.map_err(failed)?;
         Ok(DataDirectory {
             path: path.to_owned(),
-            journal: journal.map_or_else(|| path.join(JOURNAL_NAME), Path::to_owned),
+            journal,
             cluster_id: meta.cluster_id,
             node_id: identity.node_id,
             directory_id: meta.directory_id,
-            is_new: !has_meta,
+            is_new,
             _lock: lock,
+            _journal_lock: journal_lock,
         })
     }
 
@@ -168,7 +184,47 @@ impl DataDirectory {
     }
 }
 
-async fn list(io: &Io, path: &Path) -> Result<Vec<String>, DataDirectoryError> {
+/// What is to be opened.
+struct Place<'a> {
+    io: &'a Io,
+    path: &'a Path,
+    journal: Option<&'a Path>,
+    identity: &'a Identity,
+}
+
+/// What is there already.
+struct Found {
+    has_format: bool,
+    meta: Option<Meta>,
+}
+
+impl Place<'_> {
+    fn journal(&self) -> PathBuf {
+        self.journal.map_or_else(|| self.path.join(JOURNAL_NAME), Path::to_owned)
+    }
+
+    /// Whether all of it is ours. Changes nothing.
+    async fn judge(&self) -> Result<Found, DataDirectoryError> {
+        let Place { io, path, identity, .. } = *self;
+        let names = list(io, path).await?;
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        let has_format = has(FORMAT_NAME);
+        if has_format {
+            check_format(io, path).await?;
+        } else {
+            refuse_foreign(path, &names)?;
+        }
+        let meta = if has(META_NAME) { Some(read_meta(io, path).await?) } else { None };
+        if let Some(meta) = &meta {
+            check_identity(path, meta, identity)?;
+        }
+        let directory_id = meta.as_ref().map(|meta| meta.directory_id.as_str());
+        journal_folder::judge(io, &self.journal(), self.journal.is_none(), directory_id).await?;
+        Ok(Found { has_format, meta })
+    }
+}
+
+pub(super) async fn list(io: &Io, path: &Path) -> Result<Vec<String>, DataDirectoryError> {
     match io.list_directory(path).await {
         Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -188,7 +244,7 @@ fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), DataDirectoryErro
     }
 }
 
-async fn read_text(io: &Io, path: &Path) -> Result<String, DataDirectoryError> {
+pub(super) async fn read_text(io: &Io, path: &Path) -> Result<String, DataDirectoryError> {
     let bytes = io
         .read_file(path)
         .await
@@ -215,7 +271,8 @@ async fn check_format(io: &Io, path: &Path) -> Result<(), DataDirectoryError> {
         Some(found) if found > DIRECTORY_FORMAT_VERSION => {
             Err(DataDirectoryError::NewerFormat { path: path.to_owned(), found })
         }
-        Some(_) => Ok(()),
+        // A newer one may be checked by other rules.
+        Some(_) => check_text(&text).map(|_| ()).map_err(|detail| unreadable(&detail)),
     }
 }
 
@@ -223,8 +280,9 @@ async fn read_meta(io: &Io, path: &Path) -> Result<Meta, DataDirectoryError> {
     let file = path.join(META_NAME);
     let text = read_text(io, &file).await?;
     let unreadable = |detail: String| DataDirectoryError::Unreadable { path: file.clone(), detail };
+    let body = check_text(&text).map_err(unreadable)?;
     let properties: BTreeMap<&str, &str> =
-        text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
+        body.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect();
     let get = |key: &str| {
         let value = properties.get(key).copied().filter(|value| !value.is_empty());
         value.ok_or_else(|| unreadable(format!("{key} is missing")))
@@ -279,9 +337,9 @@ fn check_identity(path: &Path, meta: &Meta, identity: &Identity) -> Result<(), D
 /// `FORMAT` first: with it, whatever a crash leaves is recognised as ours.
 async fn write_identity(io: &Io, path: &Path, meta: &Meta) -> io::Result<()> {
     let format = format!("{FORMAT_FIRST_LINE}\nversion={DIRECTORY_FORMAT_VERSION}\n");
-    io.replace_file(&path.join(FORMAT_NAME), format.into_bytes()).await?;
+    io.replace_file(&path.join(FORMAT_NAME), with_checksum(format)).await?;
     let Meta { cluster_id, node_id, directory_id } = meta;
     let text =
         format!("#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n");
-    io.replace_file(&path.join(META_NAME), text.into_bytes()).await
+    io.replace_file(&path.join(META_NAME), with_checksum(text)).await
 }

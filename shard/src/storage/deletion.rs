@@ -16,6 +16,7 @@ use super::folder::{partition_folder, segment_name, sidecar_path};
 use super::log::{Log, LogId, TailBatch};
 use super::recovered::{CoveredEnd, RecoveredPartition, SegmentInfo};
 use super::segment::SegmentHandle;
+use super::workload;
 
 /// A deleted log whose folder is not yet durably gone.
 #[derive(Debug)]
@@ -126,6 +127,15 @@ impl Log {
         if is_there { self.tail.pop_front() } else { None }
     }
 
+    /// Whether all that is left of it may go.
+    pub(super) fn is_wholly_retired(&self) -> bool {
+        let is_synced = self.segments.iter().all(|segment| segment.synced_bytes == segment.bytes);
+        !self.segments.is_empty()
+            && is_synced
+            && self.damage.is_none()
+            && self.log_end <= self.starts.durable()
+    }
+
     fn has_retired_segment(&self) -> bool {
         self.retired_segment(false).is_some()
     }
@@ -193,6 +203,7 @@ pub(super) async fn remove_folders(inner: &Inner) {
 
 async fn remove_segments(inner: &Inner) {
     let ids: Vec<LogId> = inner.core.borrow().retiring.iter().copied().collect();
+    workload::record_emptied(inner, &ids).await;
     for id in ids {
         let _lock = inner.lock_segments(id).await;
         let handles = inner.core.borrow_mut().take_retired(id, false, &inner.damage);

@@ -61,6 +61,7 @@ impl Inner {
     /// Closes files while more are open than may be.
     pub(super) fn keep_descriptors(&self) {
         if self.files.is_over() {
+            ringlog_io::reached!("descriptors.closed");
             let closed = close_least_used(&self.core.borrow(), &self.files);
             tracing::debug!(closed, open = self.files.open(), "closed segment files");
         }
@@ -70,7 +71,8 @@ impl Inner {
 fn close_least_used(core: &Core, files: &OpenFiles) -> u64 {
     let mut idle: Vec<(u64, &Arc<SegmentHandle>)> = Vec::new();
     for log in core.logs() {
-        let clean = log.segments.iter().filter(|segment| segment.synced_bytes == segment.bytes);
+        let all = log.segments.iter().chain(log.behind.iter().map(|behind| &behind.segment));
+        let clean = all.filter(|segment| segment.synced_bytes == segment.bytes);
         let closable = clean.map(|segment| &segment.handle).filter(|handle| handle.is_closable());
         idle.extend(closable.map(|handle| (handle.last_use(), handle)));
     }

@@ -11,6 +11,7 @@ impl JournalObserver for Inner {
         let mut reports = self.reports.take();
         // Logs whose run of references is journalled, and logs of which something may go on.
         let (mut journalled, mut ready) = (Vec::new(), Vec::new());
+        let mut has_cut = false;
         {
             let mut core = self.core.borrow_mut();
             self.flush.sample(core.tail.newest_stamp(), self.io.monotonic_now());
@@ -32,14 +33,16 @@ impl JournalObserver for Inner {
                         }
                         continue;
                     }
-                    NoteKind::Data { end } => {
-                        log.note_durable(end);
-                        Some(end)
-                    }
+                    NoteKind::Data { end } => log.note_data_durable(note.sequence, end),
                     NoteKind::HardState => None,
                     NoteKind::LogStart => {
                         log.starts.note_durable(note.sequence);
                         core.retiring.insert(id);
+                        None
+                    }
+                    NoteKind::Truncate => {
+                        log.cuts.note_durable(note.sequence);
+                        has_cut = true;
                         None
                     }
                     NoteKind::Delete | NoteKind::SyncedTo | NoteKind::Carried => continue,
@@ -49,6 +52,9 @@ impl JournalObserver for Inner {
                 }
                 reports.push(Durable { log: id, sequence: note.sequence, end_offset });
             }
+        }
+        if has_cut {
+            self.life.notify();
         }
         self.retire();
         self.report(&reports);

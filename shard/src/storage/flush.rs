@@ -59,7 +59,16 @@ pub(super) struct Run {
 pub(super) async fn flush_log(inner: &Inner, id: LogId, pacer: &Pacer) -> Flushed {
     let mut bytes = 0;
     let _lock = inner.lock_segments(id).await;
-    let through = inner.core.borrow().log(id).and_then(|log| log.due().last().map(|batch| batch.sequence));
+    if !inner.carry_out_cuts(id).await {
+        return Flushed::Kept;
+    }
+    let through = {
+        let core = inner.core.borrow();
+        let log = core.log(id);
+        log.and_then(|log| {
+            log.due().take_while(|batch| log.may_write(batch)).last().map(|batch| batch.sequence)
+        })
+    };
     while let Some(run) = through.and_then(|through| next_run(inner, id, through)) {
         // Held until the sync, or until the run failed: then nobody syncs it any more.
         let _unsynced = inner.flush.reserve(u64::from(run.bytes)).await;
@@ -81,6 +90,10 @@ pub(super) async fn write_ahead(inner: &Inner, id: LogId, through: u64) -> Writt
     let pacer = Pacer::new(Schedule::at_once(inner.io.monotonic_now()));
     let mut runs = Vec::new();
     let mut written = 0;
+    if !inner.carry_out_cuts(id).await {
+        let is_poisoned = inner.core.borrow().log(id).is_none_or(|log| log.poison.is_some());
+        return if is_poisoned { Written::Failed } else { Written::NoSpace };
+    }
     loop {
         let run = {
             let core = inner.core.borrow();
@@ -119,6 +132,7 @@ async fn save(inner: &Inner, run: &Run, pacer: &Pacer) -> Saved {
             if !inner.space.is_write_refused() {
                 tracing::warn!(%path, %error, "no space for a segment; tried again until there is");
             }
+            ringlog_io::reached!("flush.no_space");
             inner.space.note_write_refused();
             return Saved::NoSpace;
         }
@@ -128,6 +142,7 @@ async fn save(inner: &Inner, run: &Run, pacer: &Pacer) -> Saved {
             inner.poison_log(run.id, PoisonReason::SegmentWrite { path, error: error.to_string() });
             return Saved::No;
         }
+        ringlog_io::reached!("flush.rewritten");
     }
     inner.space.note_written();
     Saved::Yes

@@ -112,6 +112,23 @@ impl SparseIndex {
             .map_or(i64::MIN, |entry| entry.max_timestamp_before)
     }
 
+    /// The last indexed batch that begins at or before both `offset` and `position`, and the largest timestamp of all
+    /// batches before it; `i64::MIN` at the segment's start.
+    pub(crate) fn known_before(&self, offset: Offset, position: u32) -> (IndexPoint, i64) {
+        let delta = offset.0 - self.base.0;
+        let after = self
+            .entries
+            .partition_point(|entry| i64::from(entry.offset_delta) <= delta && entry.position <= position);
+        let last = after.checked_sub(1).and_then(|index| self.entries.get(index));
+        (self.point(after), last.map_or(i64::MIN, |entry| entry.max_timestamp_before))
+    }
+
+    /// The segment ends at `position` from now on, with `max_timestamp` as the largest of what is left.
+    pub(crate) fn cut(&mut self, position: u32, max_timestamp: i64) {
+        self.entries.truncate(self.entries.partition_point(|entry| entry.position < position));
+        self.max_timestamp = max_timestamp;
+    }
+
     /// The same index with at most `entries_max` entries, which are as far apart as they then must be.
     pub(crate) fn thinned(&self, entries_max: usize) -> SparseIndex {
         let every = self.entries.len().div_ceil(entries_max.max(1)).max(1);
@@ -225,6 +242,13 @@ mod tests {
                 prop_assert_eq!(SparseIndex::decode(Offset(100), &mut Cursor::new(&encoded[..end])), None);
             }
             prop_assert_eq!(SparseIndex::decode(Offset(100), &mut Cursor::new(&encoded)), Some(index.clone()));
+            let mut cut = index.clone();
+            let before: Vec<Batch> = batches.iter().copied().filter(|batch| batch.position < wanted.position).collect();
+            let newest = before.iter().map(|batch| batch.timestamp).max().unwrap_or(i64::MIN);
+            let (known, newest_known) = index.known_before(Offset(wanted.offset), wanted.position);
+            prop_assert!(known.position <= wanted.position && newest_known <= newest);
+            cut.cut(wanted.position, newest);
+            prop_assert_eq!(cut, indexed(&before, interval));
             let thinned = index.thinned(7);
             prop_assert!(thinned.entries.len() <= 7 && thinned.entries.iter().all(|entry| index.entries.contains(entry)));
             let from = index.before_time(sought);

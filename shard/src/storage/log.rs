@@ -9,7 +9,9 @@ use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 
+use super::behind::Behind;
 use super::bypass::Bypass;
+use super::cuts::Cuts;
 use super::descriptors::OpenFiles;
 use super::log_start::LogStarts;
 use super::record::RecordState;
@@ -95,6 +97,13 @@ pub(crate) struct TailBatch {
     pub(crate) owner: TailOwner,
 }
 
+impl TailBatch {
+    /// Where the next one of its segment begins.
+    pub(crate) fn end_position(&self) -> u32 {
+        self.position + u32::try_from(self.bytes.len()).expect("a batch's length field is 31 bits")
+    }
+}
+
 /// Where a batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
@@ -139,7 +148,11 @@ pub struct Log {
     pub(crate) damage: Option<Damage>,
     /// Of a damaged log.
     pub(crate) acknowledged: Option<Acknowledged>,
+    /// Segments behind the damage, oldest first.
+    pub(crate) behind: Vec<Behind>,
     pub(crate) bypass: Bypass,
+    /// Truncations whose files are not cut yet.
+    pub(crate) cuts: Cuts,
     /// Its appends are taken below the reserve of disk space too.
     pub(crate) uses_reserve: bool,
 }
@@ -170,7 +183,9 @@ impl Log {
             poison: None,
             damage: None,
             acknowledged: None,
+            behind: Vec::new(),
             bypass: Bypass::default(),
+            cuts: Cuts::default(),
             uses_reserve: false,
         }
     }
@@ -394,6 +409,8 @@ impl Log {
             Some(batch) => (batch.sequence - 1, batch.base),
             None => (self.next_sequence - 1, self.log_end),
         };
+        // A truncation stays in the journal until the files are cut.
+        let through = self.cuts.first_sequence().map_or(through, |first| through.min(first - 1));
         let epoch = if offset.0 > 0 { self.epoch_at(Offset(offset.0 - 1)) } else { None };
         let (segment_base, position) = match (self.first_dirty(), self.segments.back()) {
             (Some(batch), _) => (batch.segment_base, batch.position),

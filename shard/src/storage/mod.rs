@@ -3,18 +3,21 @@
 //! Owns positions (where each batch lies) and what is durable where. It never knows how many cores there are, never
 //! decides what may be appended, and acknowledges nothing itself: the journal's reports go to the durable listener.
 //!
-//! Reading order: `folder` (names on disk), `data_directory` (lock and identity), `index`, `segment`, `tail` (memory),
-//! `log`, `read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
+//! Reading order: `folder` (names on disk), `data_directory`, `journal_folder` and `checked_text` (locks and identity), `index`, `segment`, `tail` (memory),
+//! `log`, `read`, `first_read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
 //! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
-//! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`; what goes wrong: `space`,
-//! `file_system`, `damage`, `checked`, `scrub`; `stats`.
+//! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`, `truncate` with `cuts`; what goes wrong: `space`,
+//! `file_system`, `damage`, `behind`, `checked`, `scrub`; `stats`.
 
+mod behind;
 mod bypass;
 mod checked;
+mod checked_text;
 pub mod checkpoint;
 pub mod checkpoint_file;
 pub mod core_storage;
 pub(crate) mod cover;
+mod cuts;
 mod damage;
 pub mod data_directory;
 mod deletion;
@@ -22,9 +25,11 @@ mod descriptors;
 mod durable;
 pub(crate) mod durable_folder;
 mod file_system;
+mod first_read;
 mod flush;
 pub mod folder;
 mod index;
+mod journal_folder;
 pub mod log;
 mod log_start;
 mod open;
@@ -47,8 +52,10 @@ pub mod stats;
 pub mod sums;
 mod tail;
 pub mod time_lookup;
+pub mod truncate;
 mod workload;
 
+pub use behind::ServedBehind;
 pub use checkpoint::CheckpointReport;
 pub use checkpoint_file::PartitionCheckpoint;
 pub use core_storage::{CoreStorage, Durable, StorageError};
@@ -63,3 +70,4 @@ pub use settings::{LogSettings, StorageSettings};
 pub use space::{SpaceFigures, SpaceLevel, SpaceSettings, SpaceShortage};
 pub use stats::StorageStats;
 pub use time_lookup::{TimeHit, TimePlan};
+pub use truncate::{EpochEnd, TruncateError, Truncated};

@@ -12,6 +12,7 @@ use ringlog_io::OpenOptions;
 use ringlog_protocol::ids::Offset;
 use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader, check_crc};
 
+use super::behind::open_behind;
 use super::checkpoint_file::PartitionCheckpoint;
 use super::core_storage::{CoreStorage, Inner, StorageError};
 use super::deletion;
@@ -28,7 +29,7 @@ use super::sidecar_file;
 use super::sums::{BlockSums, SumPlace};
 use crate::journal::entry::{Entry, EntryBody};
 use crate::journal::{Note, NoteKind, PoisonReason};
-use crate::limits::START_SCAN_BYTES;
+use crate::limits::{START_SCAN_BYTES, SUM_BLOCK_BYTES};
 
 /// Who makes something of a log's batches while it is opened.
 pub trait LogVisitor {
@@ -112,6 +113,9 @@ impl CoreStorage {
         let log_end = log.log_end;
         log.epochs.retain(|epoch| epoch.start < log_end);
         check_covered(&mut log, recovered.covered);
+        if log.damage.is_some() {
+            open_behind(inner, &mut log, &recovered).await;
+        }
         log.acknowledged = log
             .damage
             .is_some()
@@ -190,17 +194,35 @@ async fn trusted_checkpoint<'a>(
     visitor: &mut dyn LogVisitor,
 ) -> Option<&'a PartitionCheckpoint> {
     let checkpoint = recovered.checkpoint.as_deref().filter(|_| recovered.damage.is_none())?;
-    let info = recovered.segments.iter().find(|info| info.base == checkpoint.segment_base)?;
-    if info.bytes < u64::from(checkpoint.position) || !ends_with_its_batch(inner, log, checkpoint).await {
+    if !is_of_these_files(inner, log, recovered, checkpoint).await {
+        ringlog_io::reached!("open.checkpoint_refused");
         return None;
     }
     let producers = checkpoint.producers.as_deref();
     let is_known = cfg!(feature = "planted-forget-producer-state") || visitor.restore(producers);
+    ringlog_io::reached!("open.tail_only");
     is_known.then_some(checkpoint)
 }
 
-/// Whether the batch before the checkpoint's position is the one that was there. After a truncation another would be: its
-/// epoch is newer (KIP-101), so its offset and CRC together name it.
+async fn is_of_these_files(
+    inner: &Inner,
+    log: &Log,
+    recovered: &RecoveredPartition,
+    checkpoint: &PartitionCheckpoint,
+) -> bool {
+    if checkpoint.position == 0 {
+        // Of a log that was emptied there: all that is left of it came later.
+        let first = recovered.segments.first().map(|info| info.base);
+        return first.or(recovered.covered.map(|end| end.offset)) == Some(checkpoint.offset);
+    }
+    let info = recovered.segments.iter().find(|info| info.base == checkpoint.segment_base);
+    info.is_some_and(|info| info.bytes >= u64::from(checkpoint.position))
+        && ends_with_its_batch(inner, log, checkpoint).await
+}
+
+/// Whether the batch before the checkpoint's position is the one that was there. After a truncation another would be, or the
+/// same one once more behind others: of two logs in which an offset has one epoch all before it is the same (KIP-101),
+/// and a CRC covers neither.
 async fn ends_with_its_batch(inner: &Inner, log: &Log, checkpoint: &PartitionCheckpoint) -> bool {
     let path = log.folder.join(segment_name(checkpoint.segment_base));
     let last = checkpoint.last_batch;
@@ -213,7 +235,9 @@ async fn ends_with_its_batch(inner: &Inner, log: &Log, checkpoint: &PartitionChe
     inner.core.borrow_mut().counters.scanned_bytes += head.len() as u64;
     BatchHeader::parse_prefix(&head).is_ok_and(|header| {
         let end = u64::from(last.position) + header.total_bytes() as u64;
+        let epoch = checkpoint.epochs.last().map_or(header.leader_epoch, |last| last.epoch);
         header.crc == last.crc
+            && header.leader_epoch == epoch
             && header.next_offset() == checkpoint.offset
             && end == u64::from(checkpoint.position)
     })
@@ -272,7 +296,7 @@ async fn scan_segments(
             }
         }
         if !later.is_empty() {
-            settle_sidecar(inner, &mut segment).await;
+            settle_sidecar(inner, &mut segment, log.log_end).await;
             // All of it is synced. One partition may have more segments than files may be open.
             segment.handle.close();
         }
@@ -293,6 +317,7 @@ async fn take_footer(
     let footer = match sidecar_file::load(&inner.io, path, segment.sums.place()).await {
         Ok(sidecar) => sidecar.footer,
         Err(error) => {
+            ringlog_io::reached!("open.sidecar_unusable");
             tracing::info!(path = %path.display(), %error, "a closed segment has no usable sidecar and is read");
             return false;
         }
@@ -306,6 +331,7 @@ async fn take_footer(
     (segment.bytes, segment.synced_bytes) = (segment_bytes, segment_bytes);
     (segment.max_timestamp, segment.max_timestamp_batch) = (max_timestamp, max_timestamp_batch);
     segment.index = index;
+    ringlog_io::reached!("open.footer_taken");
     segment.sidecar_is_closed = true;
     segment.sums.forget();
     log.log_end = end_offset;
@@ -322,24 +348,31 @@ fn take_checkpoint(inner: &Inner, log: &mut Log, segment: &mut Segment, checkpoi
     segment.sums = BlockSums::restored(place, checkpoint.position, checkpoint.sums.clone());
     log.log_end = checkpoint.offset;
     let record_bytes = inner.recorder.record_bytes(log.key);
-    log.record.note_opened(record_bytes, checkpoint.last_batch);
+    log.record.note_opened(record_bytes, Some(checkpoint.last_batch).filter(|_| checkpoint.position > 0));
 }
 
-/// A closed segment was read whole: is its sidecar right? If it is not there, or of other bytes, it is made anew later.
-async fn settle_sidecar(inner: &Inner, segment: &mut Segment) {
+/// A closed segment was read whole, and its batches check: is it what its sidecar was made of? If there is none, or it is of
+/// another length, it is made anew later. A sidecar that checks and is of that length is believed rather than the segment:
+/// readers are refused the blocks that differ.
+async fn settle_sidecar(inner: &Inner, segment: &mut Segment, end_offset: Offset) {
     let Some(state) = segment.sums.state().filter(|state| state.written_blocks == 0) else { return };
     let path = segment.handle.path();
     let Ok(sidecar) = sidecar_file::load(&inner.io, path, segment.sums.place()).await else { return };
-    let is_right = sidecar.footer.segment_bytes == segment.bytes
-        && sidecar.footer.tail_sum == state.partial
-        && sidecar.sums == state.pending;
-    if is_right {
-        segment.sidecar_is_closed = true;
-        segment.sums.forget();
-    } else {
+    if sidecar.footer.segment_bytes != segment.bytes || sidecar.footer.end_offset != end_offset {
         let path = path.display();
         tracing::warn!(%path, "a sidecar does not fit its segment, whose batches check; it is made anew");
+        return;
     }
+    let tail = (state.pending.len(), sidecar.footer.tail_sum != state.partial);
+    let differ = sidecar.sums.iter().zip(&state.pending).map(|(synced, found)| synced != found).enumerate();
+    for (block, _) in differ.chain([tail]).filter(|(_, differs)| *differs) {
+        let position = block as u64 * u64::from(SUM_BLOCK_BYTES);
+        let detail = format!("the block of {SUM_BLOCK_BYTES} bytes there is not what was synced");
+        let damage = Damage { path: path.to_owned(), position, detail };
+        inner.damage.note(segment.sums.place().key, segment.base, damage);
+    }
+    segment.sidecar_is_closed = true;
+    segment.sums.forget();
 }
 
 /// Whether nothing acknowledged lies at or behind this place.
@@ -395,7 +428,7 @@ async fn scan_segment(
 }
 
 /// The next batch, whose bytes check and whose offsets go on from `expected`.
-async fn next_checked(
+pub(super) async fn next_checked(
     walk: &mut HeaderWalk<'_>,
     expected: Offset,
 ) -> Result<Option<(WalkedBatch, Bytes)>, WalkError> {
@@ -433,6 +466,7 @@ async fn sync_uncovered(
 async fn cut(inner: &Inner, segment: &Segment, later: &[SegmentInfo], log: &Log) -> Result<(), StorageError> {
     let path = segment.handle.path();
     let failed = |source| StorageError::Io { path: path.to_owned(), source };
+    ringlog_io::reached!("open.tail_cut");
     tracing::info!(path = %path.display(), position = segment.bytes, "cutting an unfinished write off a segment");
     let file = segment.handle.open(&inner.io).await.map_err(failed)?;
     inner.io.truncate(&file, u64::from(segment.bytes)).await.map_err(failed)?;

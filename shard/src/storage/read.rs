@@ -9,15 +9,15 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use ringlog_io::{File, Io};
 use ringlog_protocol::ids::Offset;
-use ringlog_protocol::records::batch::check_crc;
 
 use super::damage::{DamageList, DamageReporter};
+use super::first_read::{FirstRead, SumSource};
 use super::index::IndexPoint;
 use super::log::Log;
 use super::scan::{HeaderWalk, WalkError};
-use super::segment::SegmentHandle;
+use super::segment::{Segment, SegmentHandle};
 use super::tail::TailOwner;
-use crate::limits::{READ_CHECK_BYTES, READ_SCAN_BYTES, TAIL_ARENA_CHUNK_BYTES};
+use crate::limits::{READ_SCAN_BYTES, SUM_BLOCK_BYTES, TAIL_ARENA_CHUNK_BYTES};
 
 /// A piece of a log's bytes: whole batches.
 #[derive(Clone, Debug)]
@@ -85,7 +85,9 @@ impl TailPiece {
     /// The file that holds the same bytes, and where they begin in it; `None` while they are not flushed, or when the
     /// file cannot be opened any more.
     pub(crate) async fn in_file(&self, io: &Io) -> Option<(File, u64)> {
-        if !self.handle.is_flushed_through(self.position + self.bytes.len() as u64) {
+        let end = self.position + self.bytes.len() as u64;
+        let is_cut = self.handle.is_cut_before(u32::try_from(end).unwrap_or(u32::MAX));
+        if is_cut || !self.handle.is_flushed_through(end) {
             return None;
         }
         Some((self.handle.open(io).await.ok()?, self.position))
@@ -111,6 +113,16 @@ impl LogRead {
     fn nothing(from: Offset) -> LogRead {
         LogRead { pieces: Vec::new(), bytes: 0, next_offset: from }
     }
+
+    /// Where its last range of a file ends.
+    fn file_end(&self) -> u32 {
+        match self.pieces.last() {
+            Some(LogPiece::File { position, length, .. }) => {
+                u32::try_from(position + u64::from(*length)).unwrap_or(u32::MAX)
+            }
+            Some(LogPiece::Memory(_)) | None => 0,
+        }
+    }
 }
 
 /// Why a read failed.
@@ -124,6 +136,12 @@ pub enum ReadError {
     Io { path: PathBuf, position: u64, source: io::Error },
     #[error("{} is damaged at position {position}: {detail}", path.display())]
     Corrupt { path: PathBuf, position: u64, detail: String },
+    /// Its batches look sound, but they are not what was written there: a device that mixed places up, for example.
+    #[error("{} is damaged at position {position}: {detail}", path.display())]
+    BadBlock { path: PathBuf, position: u64, detail: String },
+    /// Of a log that a start found damaged: the records there are lost or do not check.
+    #[error("offset {offset} lies in what a start found damaged; {}", .next_sound.map_or_else(|| "nothing behind it is served".to_owned(), |next| format!("records are served again from offset {next} on")))]
+    InDamage { offset: Offset, next_sound: Option<Offset> },
 }
 
 impl ReadError {
@@ -168,6 +186,9 @@ struct FilePlan {
     start: IndexPoint,
     /// A batch at or before the end of what may be read: the search for the exact end begins there.
     near_end: IndexPoint,
+    /// A batch at or before the block in which `start` lies.
+    block_start: IndexPoint,
+    sums: SumSource,
     /// Bytes of the segment that are in its file.
     bound: u32,
     damage: DamageReporter,
@@ -189,8 +210,14 @@ impl ReadPlan {
         match self.kind {
             PlanKind::Ready(read) => Ok(read),
             PlanKind::File(plan) => {
-                let damage = plan.damage.clone();
-                plan.run(io).await.inspect_err(|error| damage.note(error))
+                let (from, bound) = (plan.range.from, plan.bound);
+                let (damage, handle) = (plan.damage.clone(), Arc::clone(&plan.handle));
+                match plan.run(io).await {
+                    // The log was truncated meanwhile: other bytes may lie there now. What is below was not asked for.
+                    Ok(read) if handle.is_cut_before(read.file_end()) => Ok(LogRead::nothing(from)),
+                    Err(_) if handle.is_cut_before(bound) => Ok(LogRead::nothing(from)),
+                    result => result.inspect_err(|error| damage.note(error)),
+                }
             }
         }
     }
@@ -202,7 +229,10 @@ impl Log {
         range: ReadRange,
         damage: &Arc<DamageList>,
     ) -> Result<ReadPlan, ReadError> {
-        let ReadRange { from, limit, bytes_max, at_least_one: _ } = range;
+        let ReadRange { from, limit, .. } = range;
+        if self.damage.is_some() && from >= self.log_end {
+            return self.plan_read_behind(range, damage);
+        }
         if from < self.log_start || from > self.log_end {
             let (log_start, log_end) = (self.log_start, self.log_end);
             return Err(ReadError::OutOfRange { offset: from, log_start, log_end });
@@ -216,13 +246,23 @@ impl Log {
         }
         let segment = self.segment_index(from).and_then(|index| self.segments.get(index));
         let Some(segment) = segment else { return ready(LogRead::nothing(from)) };
+        let damage = DamageReporter { list: Arc::clone(damage), key: self.key, base: segment.base };
+        Ok(self.plan_file(segment, range, damage))
+    }
+
+    /// Plans a read of the synced part of a segment that holds `range.from`.
+    pub(super) fn plan_file(&self, segment: &Segment, range: ReadRange, damage: DamageReporter) -> ReadPlan {
+        let ReadRange { from, limit, bytes_max, at_least_one: _ } = range;
         let start = segment.handle.recall(from).unwrap_or_else(|| segment.index.at_or_before(from));
         let (handle, bound) = (Arc::clone(&segment.handle), segment.synced_bytes);
         // The index also knows batches that are in memory only.
         let reach = start.position.saturating_add(bytes_max).min(bound);
         let near_end = segment.index.at_or_before_both(limit, reach);
-        let damage = DamageReporter { list: Arc::clone(damage), key: self.key, base: segment.base };
-        Ok(ReadPlan { kind: PlanKind::File(FilePlan { handle, range, start, near_end, bound, damage }) })
+        let sums = SumSource::of(self, segment, start.position, reach);
+        let block_at = start.position - start.position % SUM_BLOCK_BYTES;
+        let block_start = segment.index.at_or_before_both(Offset(i64::MAX), block_at);
+        let plan = FilePlan { handle, range, start, near_end, block_start, sums, bound, damage };
+        ReadPlan { kind: PlanKind::File(plan) }
     }
 
     fn read_tail(&self, first: usize, range: ReadRange) -> LogRead {
@@ -290,7 +330,24 @@ impl FilePlan {
             }
             (end, next_offset) = (walk.position(), batch.header.next_offset());
         }
-        (end, next_offset) = self.check(io, &file, (start, end), next_offset).await?;
+        let first = FirstRead {
+            io,
+            file: &file,
+            handle,
+            sums: &self.sums,
+            block_start: self.block_start,
+            bound: self.bound,
+            start,
+            end,
+        };
+        let sound = first.check().await;
+        match sound.error {
+            Some(error) if sound.end == start => return Err(error),
+            // What is sound is served; whoever comes for the rest is refused.
+            Some(error) if !handle.is_cut_before(end) => self.damage.note(&error),
+            _ => {}
+        }
+        (end, next_offset) = (sound.end, sound.next_offset.unwrap_or(next_offset));
         if end < self.bound {
             handle.remember(next_offset, end);
         }
@@ -298,53 +355,4 @@ impl FilePlan {
         let piece = LogPiece::File { file: file.clone(), position: u64::from(start), length };
         Ok(LogRead { pieces: vec![piece], bytes: u64::from(length), next_offset })
     }
-
-    /// Checks what of the range was not checked before. Returns where the sound part ends, and the offset after it.
-    async fn check(
-        &self,
-        io: &Io,
-        file: &File,
-        (start, end): (u32, u32),
-        next_offset: Offset,
-    ) -> Result<(u32, Offset), ReadError> {
-        if self.handle.checked.covers(start, end) {
-            return Ok((end, next_offset));
-        }
-        let mut walk = HeaderWalk::new(io, file, start, end, READ_CHECK_BYTES);
-        let mut sound = None;
-        let (sound_end, error) = loop {
-            let position = walk.position();
-            match next_sound(&mut walk, sound).await {
-                Ok(Some(offset)) => sound = Some(offset),
-                Ok(None) => break (end, None),
-                Err(error) => break (position, Some(ReadError::of_walk(&self.handle, position, error))),
-            }
-        };
-        if sound_end > start {
-            self.handle.checked.note(start, sound_end);
-        }
-        match (sound, error) {
-            (None, Some(error)) => Err(error),
-            // What is sound is served; whoever comes for the rest is refused.
-            (sound, error) => {
-                error.iter().for_each(|error| self.damage.note(error));
-                Ok((sound_end, sound.unwrap_or(next_offset)))
-            }
-        }
-    }
-}
-
-/// Steps over a batch whose bytes check; returns the offset after it.
-async fn next_sound(
-    walk: &mut HeaderWalk<'_>,
-    expected: Option<Offset>,
-) -> Result<Option<Offset>, WalkError> {
-    let Some(batch) = walk.next().await? else { return Ok(None) };
-    let invalid = |detail| WalkError::Invalid { position: batch.position, detail };
-    if expected.is_some_and(|expected| batch.header.base_offset < expected) {
-        return Err(invalid(format!("a batch at offset {} is out of order", batch.header.base_offset)));
-    }
-    let bytes = walk.batch_bytes(&batch).await?;
-    check_crc(&batch.header, &bytes).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(batch.header.next_offset()))
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use ringlog_protocol::ids::Offset;
 
 use super::checkpoint_file::{LastBatch, PartitionCheckpoint};
+use super::index::SparseIndex;
 use super::log::Log;
 use crate::limits::{CHECKPOINT_INDEX_ENTRIES_MAX, CHECKPOINT_RECORD_WORTH};
 
@@ -40,9 +41,9 @@ impl RecordState {
     }
 
     /// The log was opened from a record of this length, 0 for none.
-    pub(crate) fn note_opened(&mut self, record_bytes: u64, last_batch: LastBatch) {
+    pub(crate) fn note_opened(&mut self, record_bytes: u64, last_batch: Option<LastBatch>) {
         self.record_bytes = record_bytes;
-        self.last_batch = Some(last_batch);
+        self.last_batch = last_batch;
     }
 
     pub(crate) fn unrecorded_bytes(&self) -> u64 {
@@ -63,7 +64,6 @@ impl RecordState {
     }
 
     /// The log was cut: what was taken down of it is no more, and the next record waits for a new batch.
-    #[allow(dead_code, reason = "truncation, which replication asks for, says so")]
     pub(crate) fn note_truncated(&mut self) {
         (self.capture, self.last_batch) = (None, None);
     }
@@ -94,6 +94,28 @@ impl Log {
         self.record.capture = Some(Box::new(Capture { checkpoint, reached: None }));
         self.reach_capture();
         Some(self.log_end)
+    }
+
+    /// Takes down a log of which nothing will be left but where it goes on, and its producers: they expire by their own time,
+    /// not with the records that they sent.
+    pub(super) fn capture_emptied(&mut self, producers: Option<Bytes>) {
+        let end = self.log_end;
+        let checkpoint = PartitionCheckpoint {
+            key: self.key,
+            sequence: self.next_sequence - 1,
+            offset: end,
+            segment_base: end,
+            position: 0,
+            last_batch: LastBatch { position: 0, crc: 0 },
+            log_start: end,
+            max_timestamp: i64::MIN,
+            max_timestamp_batch: end,
+            sums: None,
+            index: SparseIndex::new(end, self.settings.index_interval_bytes),
+            epochs: Vec::new(),
+            producers,
+        };
+        self.record.capture = Some(Box::new(Capture { checkpoint, reached: Some(self.record.clean_bytes) }));
     }
 
     /// The first unflushed batch is durable in its segment: counts it as clean. Returns its bytes.

@@ -101,7 +101,12 @@ impl<'a> HeaderWalk<'a> {
         }
         let left = (self.bound - position) as usize;
         let wanted = length.max(self.window_bytes).min(left);
-        self.window = self.io.read_at(self.file, u64::from(position), wanted).await.map_err(WalkError::Io)?;
+        let mut read = self.io.read_at(self.file, u64::from(position), wanted).await;
+        if read.is_err() && wanted > length {
+            // What a device cannot read further on is not asked for yet.
+            read = self.io.read_at(self.file, u64::from(position), length).await;
+        }
+        self.window = read.map_err(WalkError::Io)?;
         self.window_start = position;
         if self.window.len() < length {
             let detail = format!("{} bytes of a batch's {length} are left", self.window.len());

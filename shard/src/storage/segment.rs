@@ -13,6 +13,7 @@ use super::descriptors::OpenFiles;
 use super::folder::segment_name;
 use super::index::{IndexPoint, SparseIndex};
 use super::roll::SegmentTimes;
+use super::sidecar_file::KnownSums;
 use super::sums::{BlockSums, SumPlace};
 use crate::limits::READ_HINTS_PER_SEGMENT;
 
@@ -35,6 +36,10 @@ pub(crate) struct SegmentHandle {
     is_unsynced: AtomicBool,
     /// Bytes from the start that were flushed to this file since it was opened or made. Other cores read it.
     flushed_bytes: AtomicU32,
+    /// The segment was cut here: what this handle's holders know of the bytes behind it is no more.
+    cut_at: AtomicU32,
+    /// What its sidecar says, or that it says nothing, once somebody looked; until the file is closed.
+    sums: Mutex<Option<Option<Arc<KnownSums>>>>,
 }
 
 impl SegmentHandle {
@@ -50,6 +55,8 @@ impl SegmentHandle {
             checked: CheckedRanges::default(),
             is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
+            cut_at: AtomicU32::new(u32::MAX),
+            sums: Mutex::new(None),
         }
     }
 
@@ -67,7 +74,38 @@ impl SegmentHandle {
             checked: CheckedRanges::default(),
             is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
+            cut_at: AtomicU32::new(u32::MAX),
+            sums: Mutex::new(None),
         }
+    }
+
+    /// The handle of the same segment, which ends at `position` from now on. Holders of this one are told by
+    /// [`SegmentHandle::is_cut_before`]: other bytes may soon lie behind that place.
+    pub(crate) fn cut(&self, position: u32) -> SegmentHandle {
+        self.cut_at.fetch_min(position, Ordering::AcqRel);
+        let file = self.lock().clone();
+        if file.is_some() {
+            self.files.note_opened();
+        }
+        SegmentHandle {
+            path: self.path.clone(),
+            base: self.base,
+            file: Mutex::new(file),
+            files: Arc::clone(&self.files),
+            last_use: AtomicU64::new(self.last_use()),
+            hints: Default::default(),
+            next_hint: AtomicUsize::new(0),
+            checked: self.checked.below(position),
+            is_unsynced: AtomicBool::new(self.is_unsynced()),
+            flushed_bytes: AtomicU32::new(self.flushed_bytes.load(Ordering::Acquire).min(position)),
+            cut_at: AtomicU32::new(u32::MAX),
+            sums: Mutex::new(None),
+        }
+    }
+
+    /// Whether the segment was cut below `end` since this handle was taken: then nothing that it read there counts.
+    pub(crate) fn is_cut_before(&self, end: u32) -> bool {
+        self.cut_at.load(Ordering::Acquire) < end
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,7 +141,18 @@ impl SegmentHandle {
             return false;
         }
         self.files.note_closed();
+        *self.sums.lock().unwrap_or_else(PoisonError::into_inner) = None;
         true
+    }
+
+    /// What [`SegmentHandle::keep_sums`] was given, if anything.
+    pub(crate) fn known_sums(&self) -> Option<Option<Arc<KnownSums>>> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the sums of the closed segment for the next reader, or that there are none.
+    pub(crate) fn keep_sums(&self, sums: Option<Arc<KnownSums>>) {
+        *self.sums.lock().unwrap_or_else(PoisonError::into_inner) = Some(sums);
     }
 
     /// The existing file, for reading and writing.
@@ -232,6 +281,20 @@ impl Segment {
             sidecar_is_closed: false,
             handle: Arc::new(SegmentHandle::new(folder, base, Arc::clone(files))),
         }
+    }
+
+    /// The segment ends at `position` from now on; `newest` is the largest timestamp of what is left and the first batch that
+    /// has it. Its checksums are made anew when it closes: the last block would have to be read for them.
+    pub(crate) fn cut(&mut self, position: u32, newest: (i64, Offset)) {
+        assert!(position <= self.bytes, "a segment is cut within its length");
+        self.bytes = position;
+        self.synced_bytes = self.synced_bytes.min(position);
+        self.allocated_bytes = self.allocated_bytes.min(position);
+        (self.max_timestamp, self.max_timestamp_batch) = newest;
+        self.index.cut(position, newest.0);
+        self.sums.forget();
+        self.sidecar_is_closed = false;
+        self.handle = Arc::new(self.handle.cut(position));
     }
 
     /// Notes a batch at the segment's end.

@@ -16,7 +16,7 @@ use super::segment::{Segment, SegmentHandle};
 use super::sidecar::{
     SIDECAR_HEADER_BYTES, SegmentFooter, Sidecar, SidecarError, check_header, encode_header,
 };
-use super::sums::{BlockSums, SumPlace};
+use super::sums::{BlockSums, SumPlace, SumsState};
 use crate::limits::{SIDECAR_BYTES_MAX, START_SCAN_BYTES, SUM_BLOCK_BYTES, SUMS_PENDING_MAX};
 
 /// Why a closed segment's sidecar cannot be used.
@@ -67,6 +67,14 @@ impl KnownSums {
         KnownSums { place: Some(place), sums: sidecar.sums, tail }
     }
 
+    /// Where the bytes of this block that are summed end.
+    pub(crate) fn end_of(&self, block: u32) -> u32 {
+        match self.tail {
+            Some((length, _)) if block as usize == self.sums.len() => block * SUM_BLOCK_BYTES + length,
+            _ => (block + 1).saturating_mul(SUM_BLOCK_BYTES),
+        }
+    }
+
     /// Judges block number `block` by its bytes. Of the last block there may be more bytes than are summed: what was
     /// synced since is not looked at.
     pub(crate) fn judge(&self, block: u32, bytes: &[u8]) -> BlockVerdict {
@@ -103,7 +111,8 @@ pub(crate) async fn verify_block(
 pub(crate) async fn known_sums(inner: &Inner, id: LogId, base: Offset) -> KnownSums {
     let (path, sums) = {
         let core = inner.core.borrow();
-        let Some(log) = core.log(id) else { return KnownSums::default() };
+        // A truncated segment's sidecar may speak of what was cut off.
+        let Some(log) = core.log(id).filter(|log| log.cuts.is_empty()) else { return KnownSums::default() };
         let Ok(index) = log.segments.binary_search_by_key(&base, |segment| segment.base) else {
             return KnownSums::default();
         };
@@ -117,12 +126,23 @@ pub(crate) async fn known_sums(inner: &Inner, id: LogId, base: Offset) -> KnownS
             Err(_) => KnownSums::default(),
         };
     };
-    let Ok(mut all) = read_written(&inner.io, &path, place, state.written_blocks).await else {
-        return KnownSums::default();
-    };
-    all.extend_from_slice(&state.pending);
+    sums_of_open(&inner.io, &path, place, position, &state).await.unwrap_or_default()
+}
+
+/// The checksums of a segment that fills, summed up to `position`: some are in its sidecar, the rest in `state`. None: the
+/// sidecar cannot be read.
+pub(crate) async fn sums_of_open(
+    io: &Io,
+    segment: &Path,
+    place: SumPlace,
+    position: u32,
+    state: &SumsState,
+) -> Option<KnownSums> {
+    let mut sums = read_written(io, segment, place, state.written_blocks).await.ok()?;
+    sums.extend_from_slice(&state.pending);
     let tail_bytes = position % SUM_BLOCK_BYTES;
-    KnownSums { place: Some(place), sums: all, tail: (tail_bytes > 0).then_some((tail_bytes, state.partial)) }
+    let tail = (tail_bytes > 0).then_some((tail_bytes, state.partial));
+    Some(KnownSums { place: Some(place), sums, tail })
 }
 
 /// The first `count` checksums of a sidecar that is not closed.
@@ -146,6 +166,11 @@ async fn read_written(
 /// Brings a log's sidecars up to date: closed and synced segments get their footer, the one that fills its checksums once
 /// there are enough. Failures are said and tried again with the log's next flush.
 pub(super) async fn tend(inner: &Inner, id: LogId) {
+    // So that no truncation comes between what is known of a segment and its sidecar.
+    let _lock = inner.lock_segments(id).await;
+    if inner.core.borrow().log(id).is_none_or(|log| !log.cuts.is_empty()) {
+        return;
+    }
     loop {
         let next = inner.core.borrow().log(id).and_then(unfinished);
         let Some(work) = next else { break };
@@ -259,6 +284,7 @@ async fn rebuild(inner: &Inner, work: &Closing) -> io::Result<(Vec<u32>, u32)> {
         sums.add(position, &bytes);
         position += u32::try_from(bytes.len()).expect("bounded by what was asked for");
     }
+    ringlog_io::reached!("sidecar.rebuilt");
     inner.core.borrow_mut().counters.sidecars_rebuilt += 1;
     let partial = sums.state().map_or(0, |state| state.partial);
     Ok((sums.pending().to_vec(), partial))

@@ -116,6 +116,10 @@ impl TimePlan {
     /// As [`super::ReadPlan::run`]; also a batch whose records cannot be read.
     pub async fn run(self, io: &Io) -> Result<Option<TimeHit>, ReadError> {
         let found = self.search(io).await;
+        // Truncated meanwhile: other bytes may lie there now, and none of those that were cut off is to be found.
+        if self.files.iter().any(|part| part.handle.is_cut_before(part.bound)) && found.is_err() {
+            return Ok(None);
+        }
         if let (Err(error), Some(damage)) = (&found, &self.damage) {
             damage.note(error);
         }

@@ -224,6 +224,27 @@ async fn until_durable(inner: &Inner, id: LogId, end: Offset) {
     }
 }
 
+/// Makes records of logs whose last segment is about to go, before it does: what else would name their producers is gone
+/// with it. In a checkpoint's turn, so that nobody else makes one.
+pub(super) async fn record_emptied(inner: &Inner, ids: &[LogId]) {
+    let mut is_any_queued = false;
+    for id in ids {
+        let is_due = |log: &&Log| log.is_wholly_retired() && log.poison.is_none();
+        let end = inner.core.borrow().log(*id).filter(is_due).map(|log| log.log_end);
+        let Some(producers) = end.and_then(|end| inner.producers_of(*id, end)) else { continue };
+        if let Some(log) = inner.core.borrow_mut().log_mut(*id).filter(|log| Some(log.log_end) == end) {
+            log.capture_emptied(producers);
+        }
+        is_any_queued |= inner.recorder.is_kept() && record(inner, *id);
+        if !inner.recorder.has_room() {
+            inner.write_records().await;
+        }
+    }
+    if is_any_queued {
+        inner.write_records().await;
+    }
+}
+
 /// Queues the record of a capture, if the segments came to exactly its offset.
 fn record(inner: &Inner, id: LogId) -> bool {
     let mut guard = inner.core.borrow_mut();

@@ -44,6 +44,8 @@ pub struct SegmentPlan {
     pub writes: Vec<PlannedWrite>,
     /// A truncate entry stands: the file ends here after the writes.
     pub exact_length: Option<u32>,
+    /// Where that entry cuts the file: what it holds behind is not of this log.
+    pub cut: Option<u32>,
     /// The file goes: it lay above a truncation.
     pub remove: bool,
     /// Bytes that must check, being in no other place.
@@ -89,6 +91,7 @@ pub fn plan_partition(
     let synced = newest_state(&mut plan, &entries);
     let through = synced.map_or(deleted_at, |synced| synced.through);
     let tail = last_run(&entries, through);
+    let superseded = superseded(&entries);
     let mut replay = Replay::new(plan, synced, files, tail);
     let mut expected = through + 1;
     for entry in entries.into_iter().filter(|entry| entry.sequence > through) {
@@ -99,9 +102,33 @@ pub fn plan_partition(
             ));
         }
         expected = entry.sequence + 1;
-        replay.apply(entry);
+        if !superseded.contains(&entry.sequence) {
+            replay.apply(entry);
+        }
     }
     replay.finish(files)
+}
+
+/// Sequences of what a later truncation cut off again, truncations further up among it. Such entries count for nothing: some
+/// of them may have gone with a journal file that was used again, for nobody copies what is cut off, and bytes that only
+/// a reference names may be overwritten.
+fn superseded(entries: &[FoundEntry]) -> BTreeSet<u64> {
+    let mut superseded = BTreeSet::new();
+    let mut cut_to: Option<Offset> = None;
+    for entry in entries.iter().rev() {
+        let begins = match &entry.body {
+            FoundBody::Data { range, .. } => range.base,
+            FoundBody::Reference(reference) => reference.range.base,
+            FoundBody::Truncate { end_offset, .. } => *end_offset,
+            _ => continue,
+        };
+        if cut_to.is_some_and(|cut_to| begins >= cut_to) {
+            superseded.insert(entry.sequence);
+        } else if let FoundBody::Truncate { end_offset, .. } = entry.body {
+            cut_to = Some(end_offset);
+        }
+    }
+    superseded
 }
 
 /// Sequences of the last run of references, if nothing follows that was journalled only after it. Synced-to entries and
@@ -131,6 +158,7 @@ fn newest_state(plan: &mut PartitionPlan, entries: &[FoundEntry]) -> Option<Sync
         match &entry.body {
             FoundBody::HardState { state } => plan.hard_state = Some((entry.sequence, state.clone())),
             FoundBody::LogStart { offset } => {
+                ringlog_io::reached!("recovery.log_start");
                 plan.log_start = plan.log_start.max(*offset);
                 plan.log_start_sequence = Some(entry.sequence);
             }
@@ -295,7 +323,8 @@ impl Replay {
             last.bytes.truncate(kept);
         }
         self.cuts.insert(segment_base, cut);
-        let floor_is_above = |floor: CoveredEnd| (floor.segment_base, floor.position) > (segment_base, cut);
+        // By offset: a log that was emptied at its start ends in a segment that was not there yet.
+        let floor_is_above = |floor: CoveredEnd| floor.offset > end_offset;
         let cut_end = CoveredEnd { offset: end_offset, epoch: UNKNOWN_EPOCH, segment_base, position: cut };
         if self.floor.is_some_and(floor_is_above) {
             self.floor = Some(cut_end);
@@ -307,8 +336,10 @@ impl Replay {
         self.end = self.end_before_tail.unwrap_or(self.end);
         for (base, cut) in &self.cuts {
             if let Some(segment) = self.plan.segments.get_mut(base).filter(|segment| !segment.remove) {
-                let written = segment.writes.last().map_or(0, PlannedWrite::end);
-                segment.exact_length = Some(written.max(*cut));
+                let written = segment.writes.iter().map(PlannedWrite::end);
+                let named = segment.references.iter().map(Reference::end);
+                segment.exact_length = written.chain(named).chain([*cut]).max();
+                segment.cut = Some(*cut);
             }
         }
         let log_start = self.plan.log_start;
@@ -390,12 +421,29 @@ impl PlannedWrite {
 }
 
 impl PartitionPlan {
-    /// Takes out what shortens or removes a segment: a damaged partition keeps all that it has.
+    /// Takes out what shortens or removes a segment: a damaged partition keeps all that it has. So what was to be written
+    /// behind such a cut is not written either: it would mix with what is there.
     pub fn cut_nothing(&mut self) {
         for segment in self.segments.values_mut() {
+            if let Some(cut) = segment.cut.take() {
+                segment.writes.retain(|write| write.position < cut);
+            }
             (segment.exact_length, segment.remove) = (None, false);
         }
         self.segments.retain(|_, segment| !segment.writes.is_empty() || !segment.references.is_empty());
+    }
+
+    /// The first `count` of the last references were found to check: what a truncation before them cuts ends behind them.
+    pub fn keep_tail(&mut self, count: usize) {
+        for reference in self.last_references.iter().take(count) {
+            let segment = self.segments.get_mut(&reference.segment_base);
+            if let Some(segment) = segment.filter(|segment| segment.remove || segment.exact_length.is_some())
+            {
+                segment.remove = false;
+                segment.cut.get_or_insert(0);
+                segment.exact_length = segment.exact_length.max(Some(reference.end()));
+            }
+        }
     }
 
     /// The covered end once the first `count` of the last references were found to check.

@@ -565,3 +565,30 @@ fn what_waits_for_no_reference_does_not_prove_one() {
     let covered = synced(3, 2, 12);
     check_references([entries, vec![covered]].concat(), 0, 0);
 }
+
+#[test]
+fn what_was_cut_off_may_have_left_the_journal_in_part() {
+    let truncate = |sequence, end: i64, position| {
+        let end_offset = Offset(end);
+        let body = FoundBody::Truncate { end_offset, segment_base: Offset(0), position };
+        FoundEntry { key: KEY, sequence, carried: false, body }
+    };
+    // Entry 2 went with its file, entry 3 did not, and the cut in between was higher.
+    let entries = vec![
+        data(1, 0, 10, 0, b"aaaa"),
+        data(3, 20, 30, 8, b"cccc"),
+        truncate(4, 30, 12),
+        reference(5, 30, 40, 12, 4),
+        truncate(6, 10, 4),
+        data(7, 10, 15, 4, b"dddd"),
+    ];
+    let files = [SegmentInfo { base: Offset(0), bytes: 16 }];
+    let plan = plan_partition(entries, &files, false);
+    assert_eq!(plan.damage, None);
+    let segment = &plan.segments[&Offset(0)];
+    let writes: Vec<(u32, &[u8])> =
+        segment.writes.iter().map(|write| (write.position, &write.bytes[..])).collect();
+    assert_eq!(writes, [(0, &b"aaaa"[..]), (4, b"dddd")]);
+    assert_eq!((segment.exact_length, segment.references.len()), (Some(8), 0));
+    assert_eq!(plan.covered.map(|end| (end.offset, end.position)), Some((Offset(15), 8)));
+}

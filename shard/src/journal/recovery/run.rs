@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ringlog_io::{DirectoryEntry, File, Io, OpenOptions, Priority, Task};
-use ringlog_protocol::ids::TopicPartition;
+use ringlog_protocol::ids::{Offset, TopicPartition};
 
 use super::generation::write_core;
 use super::plan::{PartitionPlan, PlannedWrite, SegmentPlan, plan_partition};
@@ -25,7 +25,7 @@ use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
 use crate::storage::durable_folder::make_folder;
 use crate::storage::folder::{
     DAMAGE_MARKER, REWRITE_SUFFIX, parse_partition_name, parse_segment_name, parse_topic_name,
-    partition_folder, segment_name, topic_folder,
+    partition_folder, segment_name, sidecar_path, topic_folder,
 };
 use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::recovered::{
@@ -422,17 +422,22 @@ impl PartitionReplay<'_> {
             detail: text.clone(),
         });
         let had_marker = damage.is_some();
-        if had_marker {
-            plan.cut_nothing();
-        }
         if !plan.remove_folder {
             self.remove_rewrites(&folder.unfinished_rewrites).await;
         }
+        // All of them before anything is changed: a cut that comes first by place may be found wrong by a later segment.
+        let bad = self.bad_references(&plan).await;
+        if had_marker || !bad.is_empty() {
+            plan.cut_nothing();
+        }
+        damage = damage.or_else(|| bad.values().next().cloned());
+        let sound = self.sound_tail(&plan).await.map_err(|source| failed(&self.folder, source))?;
+        plan.keep_tail(sound);
         for (base, segment) in &plan.segments {
             let path = self.folder.join(segment_name(*base));
-            match self.replay_segment(&path, segment).await {
-                Ok(None) => {}
-                Ok(Some(found)) => damage = damage.or(Some(found)),
+            let bound = bad.get(base).map_or(u64::MAX, |damage| damage.position);
+            match self.replay_segment(&path, segment, bound).await {
+                Ok(()) => {}
                 // Without space nothing can be brought back; the journal keeps it, and the next start tries again.
                 Err(source) if source.kind() == io::ErrorKind::StorageFull => {
                     return Err(failed(&path, source));
@@ -451,7 +456,7 @@ impl PartitionReplay<'_> {
         if !plan.segments.is_empty() {
             self.sync_names().await.map_err(|source| failed(&self.folder, source))?;
         }
-        let covered = self.covered(&plan).await.map_err(|source| failed(&self.folder, source))?;
+        let covered = self.covered(&plan, sound).await.map_err(|source| failed(&self.folder, source))?;
         if let Some(damage) = damage.as_ref().filter(|_| !had_marker) {
             self.mark_damaged(damage).await.map_err(|source| failed(&self.folder, source))?;
         }
@@ -507,12 +512,44 @@ impl PartitionReplay<'_> {
         self.sync_names().await
     }
 
-    async fn replay_segment(&mut self, path: &Path, plan: &SegmentPlan) -> io::Result<Option<Damage>> {
-        if plan.remove {
-            return match self.io.remove_file(path).await {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                other => other.map(|()| None),
+    /// The first bytes of each segment that a reference names and that do not check.
+    async fn bad_references(&self, plan: &PartitionPlan) -> BTreeMap<Offset, Damage> {
+        let mut bad = BTreeMap::new();
+        for (base, segment) in plan.segments.iter().filter(|(_, segment)| !segment.references.is_empty()) {
+            let path = self.folder.join(segment_name(*base));
+            let damage = |reference: &Reference, detail: String| {
+                let position = u64::from(reference.position);
+                Some(Damage { path: path.clone(), position, detail })
             };
+            let opened = self.io.open(&path, OpenOptions::READ).await;
+            let mut found = None;
+            for reference in &segment.references {
+                found = match &opened {
+                    Ok(file) => match self.sound_bytes(file, reference).await {
+                        Ok(Some(_)) => None,
+                        Ok(None) => damage(
+                            reference,
+                            format!("{} bytes that a journal entry names do not check", reference.length),
+                        ),
+                        Err(error) => damage(reference, format!("cannot be read: {error}")),
+                    },
+                    Err(error) => damage(reference, format!("cannot be opened: {error}")),
+                };
+                if found.is_some() {
+                    break;
+                }
+            }
+            bad.extend(found.map(|damage| (*base, damage)));
+        }
+        bad
+    }
+
+    /// Brings one segment to what the plan says. At and behind `bound`, where it is damaged, nothing is touched.
+    async fn replay_segment(&mut self, path: &Path, plan: &SegmentPlan, bound: u64) -> io::Result<()> {
+        if plan.remove {
+            // Its sidecar too: a later segment may get the same name.
+            self.remove_if_there(&sidecar_path(path)).await?;
+            return self.remove_if_there(path).await;
         }
         if !plan.writes.is_empty() {
             self.make_folder().await?;
@@ -525,22 +562,13 @@ impl PartitionReplay<'_> {
         };
         let file = match self.io.open(path, options).await {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && plan.references.is_empty() => {
-                return Ok(None);
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let mut damage = None;
-        for reference in &plan.references {
-            if self.sound_bytes(&file, reference).await?.is_none() {
-                let detail = format!("{} bytes that a journal entry names do not check", reference.length);
-                damage =
-                    Some(Damage { path: path.to_owned(), position: u64::from(reference.position), detail });
-                break;
-            }
+        if plan.exact_length.is_some() {
+            // Its sums and its footer are those of what was cut off.
+            self.remove_if_there(&sidecar_path(path)).await?;
         }
-        // What lies before the damage is restored; behind it nothing is touched.
-        let bound = damage.as_ref().map_or(u64::MAX, |damage| damage.position);
         let sound = plan.writes.partition_point(|write| u64::from(write.position) < bound);
         let writes = plan.writes.get(..sound).unwrap_or_default();
         for run in contiguous_runs(writes) {
@@ -552,14 +580,19 @@ impl PartitionReplay<'_> {
             self.io.truncate(&file, u64::from(last.end())).await?;
         }
         if let Some(length) = plan.exact_length
-            && damage.is_none()
             && self.io.file_length(&file).await? > u64::from(length)
         {
             self.io.truncate(&file, u64::from(length)).await?;
         }
         // Also when every byte was in place: it may be in the page cache only.
-        self.io.sync_all(&file).await?;
-        Ok(damage)
+        self.io.sync_all(&file).await
+    }
+
+    async fn remove_if_there(&self, path: &Path) -> io::Result<()> {
+        match self.io.remove_file(path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     /// The bytes that a reference names, if they check.
@@ -584,23 +617,32 @@ impl PartitionReplay<'_> {
         self.io.write_at(file, position, run.iter().map(|write| write.bytes.clone()).collect()).await
     }
 
-    /// The end of what was acknowledged; of the last references those count whose bytes are there, up to the first whose
-    /// bytes are not.
-    async fn covered(&self, plan: &PartitionPlan) -> io::Result<Option<CoveredEnd>> {
-        let mut sound = 0;
-        for reference in &plan.last_references {
+    /// How many of the last references name bytes that are there, up to the first whose are not.
+    async fn sound_tail(&self, plan: &PartitionPlan) -> io::Result<usize> {
+        for (count, reference) in plan.last_references.iter().enumerate() {
+            let path = self.folder.join(segment_name(reference.segment_base));
+            match self.io.open(&path, OpenOptions::READ).await {
+                Ok(file) if self.sound_bytes(&file, reference).await?.is_some() => {}
+                Ok(_) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(plan.last_references.len())
+    }
+
+    /// The end of what was acknowledged; of the last references the first `sound` count.
+    async fn covered(&self, plan: &PartitionPlan, sound: usize) -> io::Result<Option<CoveredEnd>> {
+        for reference in plan.last_references.iter().take(sound) {
             let path = self.folder.join(segment_name(reference.segment_base));
             let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
-            let file = match self.io.open(&path, options).await {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(error) => return Err(error),
+            let file = self.io.open(&path, options).await?;
+            let Some(bytes) = self.sound_bytes(&file, reference).await? else {
+                return Err(io::Error::other("bytes that were there are not any more"));
             };
-            let Some(bytes) = self.sound_bytes(&file, reference).await? else { break };
             // Nobody knows whether the sync before the crash went well: see `write_run`.
             self.io.write_at(&file, u64::from(reference.position), vec![bytes]).await?;
             self.io.sync_all(&file).await?;
-            sound += 1;
         }
         if sound > 0 {
             self.sync_names().await?;
@@ -723,3 +765,6 @@ async fn remove_old_generations(
     }
     io.sync_directory(journal).await.map_err(|source| RecoveryError::Io { path: journal.to_owned(), source })
 }
+
+#[cfg(test)]
+mod replay_tests;

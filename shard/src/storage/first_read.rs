@@ -1,0 +1,232 @@
+//! The check before bytes of a segment's file are handed out for the first time since the start: by the sums of the sidecar
+//! where they are known, else by each batch's own CRC. Each place is checked once ([`super::checked`]).
+//!
+//! A block's sum knows the topic, the partition and the place, which no batch's CRC does: bytes that the device read from, or
+//! once wrote to, the wrong place pass the one and not the other. Where a block does not check, its batches are judged one
+//! by one: if one of them is bad, it alone is refused; if all look sound, all of the block are.
+
+use std::io;
+use std::sync::Arc;
+
+use ringlog_io::{File, Io};
+use ringlog_protocol::ids::Offset;
+use ringlog_protocol::records::batch::check_crc;
+
+use super::index::IndexPoint;
+use super::log::Log;
+use super::read::ReadError;
+use super::scan::{HeaderWalk, WalkError};
+use super::segment::{Segment, SegmentHandle};
+use super::sidecar_file::{BlockVerdict, KnownSums, load, sums_of_open};
+use super::sums::{SumPlace, SumsState};
+use crate::limits::{READ_CHECK_BYTES, SUM_BLOCK_BYTES};
+
+/// Where the sums of a segment are to be found.
+#[derive(Debug)]
+pub(super) enum SumSource {
+    /// All of the range was checked, or nobody knows its sums.
+    None,
+    Sidecar(SumPlace),
+    /// Of a segment that fills: some in its sidecar, the rest here.
+    Open(SumPlace, u32, SumsState),
+}
+
+impl SumSource {
+    /// For a read of what lies between two positions, as near as the index knows.
+    pub(super) fn of(log: &Log, segment: &Segment, start: u32, reach: u32) -> SumSource {
+        if !log.cuts.is_empty() || segment.handle.checked.covers(start, reach) {
+            return SumSource::None;
+        }
+        let place = segment.sums.place();
+        match segment.sums.position().zip(segment.sums.state()) {
+            Some((position, state)) => SumSource::Open(place, position, state),
+            None if segment.sidecar_is_closed => SumSource::Sidecar(place),
+            None => SumSource::None,
+        }
+    }
+
+    /// The sums. A sidecar that is missing or bad is no error: batches have their own CRC.
+    async fn load(&self, io: &Io, handle: &SegmentHandle) -> Option<Arc<KnownSums>> {
+        match self {
+            SumSource::None => None,
+            SumSource::Sidecar(place) => {
+                if let Some(known) = handle.known_sums() {
+                    return known;
+                }
+                let known = match load(io, handle.path(), *place).await {
+                    Ok(sidecar) => Some(Arc::new(KnownSums::of_sidecar(*place, sidecar))),
+                    Err(error) => {
+                        let path = handle.path().display();
+                        tracing::info!(%path, %error, "a closed segment has no usable sidecar: read by its batches' checksums");
+                        None
+                    }
+                };
+                handle.keep_sums(known.clone());
+                known
+            }
+            SumSource::Open(place, position, state) => {
+                sums_of_open(io, handle.path(), *place, *position, state).await.map(Arc::new)
+            }
+        }
+    }
+}
+
+/// A range that is to be handed out.
+pub(super) struct FirstRead<'a> {
+    pub(super) io: &'a Io,
+    pub(super) file: &'a File,
+    pub(super) handle: &'a SegmentHandle,
+    pub(super) sums: &'a SumSource,
+    /// A batch at or before the first block.
+    pub(super) block_start: IndexPoint,
+    /// Bytes of the segment that are in its file.
+    pub(super) bound: u32,
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+/// What may be handed out of it, and why no more.
+pub(super) struct SoundPart {
+    /// Position after it.
+    pub(super) end: u32,
+    /// The offset after its last record, if batches were looked at.
+    pub(super) next_offset: Option<Offset>,
+    pub(super) error: Option<ReadError>,
+}
+
+/// What the sums say of a range.
+enum Verdict {
+    Sound {
+        through: u32,
+    },
+    Unknown,
+    /// Numbers of the blocks that are not what was synced.
+    Bad(Vec<u32>),
+}
+
+impl FirstRead<'_> {
+    /// Checks what of the range was not checked before.
+    pub(super) async fn check(&self) -> SoundPart {
+        let whole = SoundPart { end: self.end, next_offset: None, error: None };
+        if self.handle.checked.covers(self.start, self.end) {
+            return whole;
+        }
+        let bad = match self.judge().await {
+            Ok(Verdict::Sound { through }) => {
+                let first_block = self.start - self.start % SUM_BLOCK_BYTES;
+                self.handle.checked.note(first_block, through.max(self.end));
+                return whole;
+            }
+            Ok(Verdict::Unknown) => Vec::new(),
+            Ok(Verdict::Bad(bad)) => bad,
+            // The walk meets it at the batch that it concerns.
+            Err(_) => Vec::new(),
+        };
+        for block in bad {
+            if !self.is_explained(block).await {
+                return self.before(block).await;
+            }
+        }
+        self.walk(self.end).await
+    }
+
+    async fn judge(&self) -> io::Result<Verdict> {
+        let Some(known) = self.sums.load(self.io, self.handle).await else { return Ok(Verdict::Unknown) };
+        let (first, last) = (self.start / SUM_BLOCK_BYTES, (self.end - 1) / SUM_BLOCK_BYTES);
+        let (mut bad, mut is_known, mut through) = (Vec::new(), true, 0);
+        let blocks_at_once = u32::try_from(READ_CHECK_BYTES).unwrap_or(u32::MAX) / SUM_BLOCK_BYTES;
+        let mut block = first;
+        while block <= last {
+            let count = blocks_at_once.max(1).min(last - block + 1);
+            let position = u64::from(block) * u64::from(SUM_BLOCK_BYTES);
+            let bytes = self.io.read_at(self.file, position, (count * SUM_BLOCK_BYTES) as usize).await?;
+            let mut pieces = bytes.chunks(SUM_BLOCK_BYTES as usize);
+            for number in block..block + count {
+                let piece = pieces.next().unwrap_or_default();
+                match known.judge(number, piece) {
+                    BlockVerdict::Sound => through = known.end_of(number),
+                    BlockVerdict::Unknown => is_known = false,
+                    BlockVerdict::Bad => bad.push(number),
+                }
+            }
+            block += count;
+        }
+        Ok(match bad.is_empty() {
+            false => Verdict::Bad(bad),
+            // Of the last block more may be there than is summed.
+            true if is_known && through >= self.end => Verdict::Sound { through },
+            true => Verdict::Unknown,
+        })
+    }
+
+    /// Whether a batch that lies in this block, or in part, does not check.
+    async fn is_explained(&self, block: u32) -> bool {
+        let (block_start, block_end) = (block * SUM_BLOCK_BYTES, (block + 1).saturating_mul(SUM_BLOCK_BYTES));
+        let from = if block_start <= self.start { self.block_start.position } else { self.start };
+        let mut walk = HeaderWalk::new(self.io, self.file, from, self.bound, READ_CHECK_BYTES);
+        let mut expected = None;
+        while walk.position() < block_end {
+            let position = walk.position();
+            match next_sound(&mut walk, expected).await {
+                Ok(Some(offset)) => expected = Some(offset),
+                Ok(None) => return false,
+                // One before the block may reach into it.
+                Err(_) if walk.position() > block_start || position >= block_start => return true,
+                // The walk stops at a bad batch before the block: what its length says is all there is to go on.
+                Err(_) if walk.position() == position => return false,
+                Err(_) => expected = None,
+            }
+        }
+        false
+    }
+
+    /// What lies before a block that is not what was synced although all its batches look sound.
+    async fn before(&self, block: u32) -> SoundPart {
+        let block_start = block * SUM_BLOCK_BYTES;
+        let detail = format!("the block of {SUM_BLOCK_BYTES} bytes there is not what was synced");
+        let bad = ReadError::BadBlock {
+            path: self.handle.path().to_owned(),
+            position: u64::from(block_start),
+            detail,
+        };
+        if block_start <= self.start {
+            return SoundPart { end: self.start, next_offset: None, error: Some(bad) };
+        }
+        let part = self.walk(block_start.min(self.end)).await;
+        // The batch that reaches into the block looks cut off; that is not what is wrong with it.
+        SoundPart { error: Some(bad), ..part }
+    }
+
+    /// Steps over batches that end at or before `bound`, as far as their CRC holds.
+    async fn walk(&self, bound: u32) -> SoundPart {
+        let mut walk = HeaderWalk::new(self.io, self.file, self.start, bound, READ_CHECK_BYTES);
+        let mut sound = None;
+        let (end, error) = loop {
+            let position = walk.position();
+            match next_sound(&mut walk, sound).await {
+                Ok(Some(offset)) => sound = Some(offset),
+                Ok(None) => break (bound, None),
+                Err(error) => break (position, Some(ReadError::of_walk(self.handle, position, error))),
+            }
+        };
+        if end > self.start {
+            self.handle.checked.note(self.start, end);
+        }
+        SoundPart { end, next_offset: sound, error }
+    }
+}
+
+/// Steps over a batch whose bytes check; returns the offset after it.
+async fn next_sound(
+    walk: &mut HeaderWalk<'_>,
+    expected: Option<Offset>,
+) -> Result<Option<Offset>, WalkError> {
+    let Some(batch) = walk.next().await? else { return Ok(None) };
+    let invalid = |detail| WalkError::Invalid { position: batch.position, detail };
+    if expected.is_some_and(|expected| batch.header.base_offset < expected) {
+        return Err(invalid(format!("a batch at offset {} is out of order", batch.header.base_offset)));
+    }
+    let bytes = walk.batch_bytes(&batch).await?;
+    check_crc(&batch.header, &bytes).map_err(|error| invalid(error.to_string()))?;
+    Ok(Some(batch.header.next_offset()))
+}

@@ -1,0 +1,87 @@
+//! The folder of the journal: whose it is. Beside the frames lies a file `owner` that names the data directory; on another
+//! device it also has a lock of its own, since two data directories may name one folder.
+//!
+//! Refuses another's journal before anything is changed: replayed into the wrong directory it would be lost, and begun anew
+//! in the wrong folder it would take acknowledged records with it.
+
+use std::io;
+use std::path::Path;
+
+use ringlog_io::{FileLock, Io};
+
+use super::checked_text::{check_text, with_checksum};
+use super::data_directory::{DataDirectoryError, LOST_AND_FOUND, list, read_text};
+use super::durable_folder::make_folder;
+
+pub(super) const OWNER_NAME: &str = "owner";
+const LOCK_NAME: &str = "lock";
+const FIRST_LINE: &str = "ringlog journal";
+
+/// Whether a journal of this directory may be in `folder`; changes nothing. A folder of the data directory itself has no
+/// other owner, so there a missing `owner` is only one that was not written yet.
+pub(super) async fn judge(
+    io: &Io,
+    folder: &Path,
+    is_inside: bool,
+    directory_id: Option<&str>,
+) -> Result<(), DataDirectoryError> {
+    let failed = |source| DataDirectoryError::Io { path: folder.to_owned(), source };
+    if !io.path_exists(folder).await.map_err(failed)? {
+        return Ok(());
+    }
+    let names = list(io, folder).await?;
+    let path = folder.join(OWNER_NAME);
+    if names.iter().any(|name| name == OWNER_NAME) {
+        let found = owner(&path, &read_text(io, &path).await?)?;
+        return match directory_id {
+            Some(expected) if expected == found => Ok(()),
+            expected => Err(DataDirectoryError::OtherJournal {
+                path: folder.to_owned(),
+                found,
+                expected: expected.unwrap_or("a new one").to_owned(),
+            }),
+        };
+    }
+    let is_ours = |name: &String| name == LOCK_NAME || name == LOST_AND_FOUND || name.starts_with(OWNER_NAME);
+    match names.iter().find(|name| !is_ours(name)).filter(|_| !is_inside) {
+        None => Ok(()),
+        Some(found) => {
+            Err(DataDirectoryError::ForeignJournal { path: folder.to_owned(), found: found.clone() })
+        }
+    }
+}
+
+/// The directory id that an `owner` file names.
+fn owner(path: &Path, text: &str) -> Result<String, DataDirectoryError> {
+    let unreadable = |detail: String| DataDirectoryError::Unreadable { path: path.to_owned(), detail };
+    let body = check_text(text).map_err(unreadable)?;
+    let mut lines = body.lines();
+    if (lines.next(), lines.next()) != (Some(FIRST_LINE), Some("version=1")) {
+        return Err(unreadable("its first lines are others".to_owned()));
+    }
+    let id = lines.find_map(|line| line.strip_prefix("directory.id="));
+    id.map(str::to_owned).ok_or_else(|| unreadable("directory.id is missing".to_owned()))
+}
+
+/// Locks a folder outside the data directory; made when it is missing.
+pub(super) async fn lock(io: &Io, folder: &Path) -> Result<FileLock, DataDirectoryError> {
+    let failed = |source| DataDirectoryError::Io { path: folder.to_owned(), source };
+    make_folder(io, folder).await.map_err(failed)?;
+    match io.lock_file(&folder.join(LOCK_NAME)).await {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(DataDirectoryError::JournalLocked { path: folder.to_owned() })
+        }
+        result => result.map_err(failed),
+    }
+}
+
+/// Writes whose journal it is, unless that stands there.
+pub(super) async fn claim(io: &Io, folder: &Path, directory_id: &str) -> io::Result<()> {
+    let path = folder.join(OWNER_NAME);
+    if io.path_exists(&path).await? {
+        return Ok(());
+    }
+    make_folder(io, folder).await?;
+    let text = format!("{FIRST_LINE}\nversion=1\ndirectory.id={directory_id}\n");
+    io.replace_file(&path, with_checksum(text)).await
+}
