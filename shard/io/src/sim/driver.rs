@@ -38,7 +38,7 @@ impl SimDriver {
     /// What the socket takes now.
     fn room(&self, socket: &SocketHandle) -> io::Result<usize> {
         let world = self.world.borrow();
-        world.network.endpoints.get(&socket_id(socket)).ok_or(io::ErrorKind::NotConnected)?.room()
+        world.network.endpoints.get(socket_id(socket)).ok_or(io::ErrorKind::NotConnected)?.room()
     }
 
     /// Lets bytes travel for which there is room. `wanted` says whether there were any to send.
@@ -49,7 +49,7 @@ impl SimDriver {
         }
         let mut world = self.world.borrow_mut();
         let id = socket_id(socket);
-        let endpoint = world.network.endpoints.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
+        let endpoint = world.network.endpoints.get_mut(id).ok_or(io::ErrorKind::NotConnected)?;
         endpoint.take_room(count);
         world.transmit_bytes(id, bytes);
         Ok(count)
@@ -66,14 +66,11 @@ impl Driver for SimDriver {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>, _wait: Wait) {
-        let mut world = self.world.borrow_mut();
-        let state = &mut world.executors[self.executor];
-        state.completed += state.mailbox.len() as u64;
-        completions.append(&mut state.mailbox);
+        self.world.borrow_mut().take_mail(self.executor, completions);
     }
 
     fn has_ready(&mut self) -> bool {
-        !self.world.borrow().executors[self.executor].mailbox.is_empty()
+        self.world.borrow().has_mail(self.executor)
     }
 
     fn prepare_sleep(&mut self) {}
@@ -175,9 +172,7 @@ impl Driver for SimDriver {
 
     fn shut_down(&mut self) {
         let mut world = self.world.borrow_mut();
-        let state = &mut world.executors[self.executor];
-        state.alive = false;
-        let undelivered = std::mem::take(&mut state.mailbox);
+        let undelivered = world.end_executor(self.executor);
         drop(world);
         drop(undelivered);
     }

@@ -2,6 +2,7 @@
 //! outside an operation (dropped, shut down, notified).
 
 use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What happened to a handle since the world looked last, in order.
@@ -18,15 +19,24 @@ pub(crate) enum LedgerEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     entries: Mutex<Vec<LedgerEntry>>,
+    /// Looked at after every event, which mostly did nothing to a handle.
+    has_entries: AtomicBool,
 }
 
 impl Ledger {
     pub(crate) fn push(&self, entry: LedgerEntry) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        self.has_entries.store(true, Ordering::Release);
+    }
+
+    /// Whether something happened.
+    pub(crate) fn has_entries(&self) -> bool {
+        self.has_entries.load(Ordering::Acquire)
     }
 
     /// Moves what happened into `read`, which is empty.
     pub(crate) fn take(&self, read: &mut Vec<LedgerEntry>) {
+        self.has_entries.store(false, Ordering::Release);
         std::mem::swap(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner), read);
     }
 }

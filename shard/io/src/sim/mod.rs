@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod handles;
 mod host_disk;
+mod links;
 mod name_log;
 mod network;
 mod perform;
@@ -35,6 +36,9 @@ use crate::driver::Wait;
 use crate::executor::Core;
 use crate::io::Io;
 use crate::random::Random;
+
+/// An executor that has more to run does so many turns more, at most, before anybody else can do anything.
+const ROUNDS_MAX: u64 = 6;
 
 /// How [`World::run_until`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,9 +167,17 @@ impl Inner {
     fn turn(&self, executor: usize) {
         let core = self.cores.borrow().get(executor).and_then(Clone::clone);
         let Some(core) = core else { return };
+        let rounds = self.state.borrow_mut().random.below(ROUNDS_MAX + 1);
         let entered = core.queue.enter();
         core.poll_driver(Wait::Nothing);
-        let more = core.turn();
+        let mut more = core.turn();
+        // What a turn wakes mostly runs in the next one, and mostly nothing happens between the two.
+        for _ in 0..rounds {
+            if !more {
+                break;
+            }
+            more = core.turn();
+        }
         let wait = core.wait();
         drop(entered);
         let mut state = self.state.borrow_mut();
@@ -176,6 +188,10 @@ impl Inner {
             // A deadline of now or earlier was missed by the turn that just ended.
             Wait::Until(deadline) => state.request_turn(executor, deadline.0.max(next)),
             Wait::Nothing | Wait::Forever => {}
+        }
+        if let Some(time) = state.next_mail(executor) {
+            let time = time.max(state.now);
+            state.request_turn(executor, time);
         }
     }
 }
@@ -211,6 +227,7 @@ impl Host {
 
     /// Lets the wall clock of this host jump.
     pub fn jump_wall_clock(&self, milliseconds: i64) {
+        crate::reached!("sim.clock_jumped");
         self.inner.state.borrow_mut().hosts[self.index].wall_offset_ms += milliseconds;
     }
 

@@ -31,6 +31,7 @@ pub(crate) enum Packet {
 pub(crate) struct Endpoint {
     pub(crate) host: usize,
     pub(crate) peer: u64,
+    pub(crate) peer_host: usize,
     inbox: VecDeque<Bytes>,
     /// Bytes on their way to the peer or in its inbox. Invariant: <= WINDOW_BYTES.
     unreceived: usize,
@@ -46,6 +47,8 @@ pub(crate) struct Endpoint {
     fin_sent: bool,
     /// No packet arrives at the peer before this: packets keep their order.
     pub(crate) last_arrival: u64,
+    /// So many more bytes leave before the connection breaks.
+    breaks_after: Option<usize>,
 }
 
 /// A receive that waits. The socket beside it stays open meanwhile.
@@ -64,10 +67,11 @@ impl Receive {
 }
 
 impl Endpoint {
-    pub(crate) fn new(host: usize, peer: u64) -> Self {
+    fn new(host: usize, peer: u64, peer_host: usize) -> Self {
         Self {
             host,
             peer,
+            peer_host,
             inbox: VecDeque::new(),
             unreceived: 0,
             receives: VecDeque::new(),
@@ -80,6 +84,7 @@ impl Endpoint {
             read_shut: false,
             fin_sent: false,
             last_arrival: 0,
+            breaks_after: None,
         }
     }
 
@@ -137,6 +142,22 @@ impl Endpoint {
     pub(crate) fn take_room(&mut self, bytes: usize) {
         self.unreceived += bytes;
         assert!(self.unreceived <= WINDOW_BYTES, "{} bytes in a window of {WINDOW_BYTES}", self.unreceived);
+    }
+
+    /// Breaks the connection behind so many more bytes.
+    pub(crate) fn break_after(&mut self, bytes: usize) {
+        self.breaks_after = Some(bytes);
+    }
+
+    /// How many of `bytes` still leave, if the connection breaks among or behind them.
+    pub(crate) fn cut(&mut self, bytes: usize) -> Option<usize> {
+        let left = self.breaks_after?;
+        if bytes < left {
+            self.breaks_after = Some(left - bytes);
+            return None;
+        }
+        self.breaks_after = None;
+        Some(left)
     }
 
     /// The peer has received bytes of ours.
@@ -307,10 +328,48 @@ impl ListenerState {
     }
 }
 
+/// All endpoints of a world, by number. A number is never given twice.
+#[derive(Default)]
+pub(crate) struct Endpoints {
+    places: Vec<Option<Endpoint>>,
+}
+
+impl Endpoints {
+    /// Adds the two ends of a connection between two hosts; answers their numbers.
+    pub(crate) fn connect(&mut self, host: usize, peer_host: usize) -> (u64, u64) {
+        let first = self.places.len() as u64;
+        self.places.push(Some(Endpoint::new(host, first + 1, peer_host)));
+        self.places.push(Some(Endpoint::new(peer_host, first, host)));
+        (first, first + 1)
+    }
+
+    /// The other end of a connection, also when this one is gone: the two have neighbouring numbers.
+    pub(crate) fn peer_of(id: u64) -> u64 {
+        id ^ 1
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<&Endpoint> {
+        self.places.get(id as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Endpoint> {
+        self.places.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Endpoint> {
+        self.places.get_mut(id as usize)?.take()
+    }
+
+    /// Those that are left, in order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Endpoint)> {
+        (0..).zip(&self.places).filter_map(|(id, place)| Some((id, place.as_ref()?)))
+    }
+}
+
 /// All endpoints and listeners of a world.
 #[derive(Default)]
 pub(crate) struct Network {
-    pub(crate) endpoints: BTreeMap<u64, Endpoint>,
+    pub(crate) endpoints: Endpoints,
     pub(crate) listeners: BTreeMap<u64, ListenerState>,
     next_port: BTreeMap<usize, u16>,
 }
@@ -322,6 +381,19 @@ impl Network {
         let port = *next;
         *next = next.checked_add(1).unwrap_or(32_768);
         port
+    }
+
+    /// Both ends of every connection between two hosts.
+    pub(crate) fn connections_between(
+        &self,
+        one: usize,
+        other: usize,
+    ) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let found = self
+            .endpoints
+            .iter()
+            .filter(move |(_, near)| near.host == one && near.peer_host == other && !near.reset);
+        found.map(|(id, near)| (id, near.peer))
     }
 
     pub(crate) fn bind(

@@ -1,6 +1,7 @@
 //! What a simulated world knows: its clock, its one heap of events, hosts, executors and the network. Everything that
 //! happens is an event; every random choice comes from the one generator.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use bytes::Bytes;
 use super::agenda::Agenda;
 use super::disk::{Disk, UnsyncedData};
 use super::handles::{Ledger, LedgerEntry, SimulatedSocket};
-use super::network::{Endpoint, Finished, Network, Packet, Receive};
+use super::links::Links;
+use super::network::{Endpoint, Endpoints, Finished, Network, Packet, Receive};
 use super::trace::Trace;
 use crate::operation::{Completion, Operation, Returned, Token};
 use crate::random::Random;
@@ -23,14 +25,19 @@ pub(crate) struct Caller {
     pub(crate) token: Token,
 }
 
+impl Caller {
+    /// For the fingerprint, with room for the kind of event.
+    fn word(self) -> u64 {
+        (self.executor as u64) << 8 | (self.token.0 as u64) << 24
+    }
+}
+
 /// What will happen at some time.
 pub(crate) enum Event {
     /// An executor runs one turn.
     Turn { executor: usize },
     /// A file operation or a job takes effect.
     Perform { caller: Caller, operation: Operation },
-    /// Its completion reaches the executor.
-    Deliver { caller: Caller, result: io::Result<u64>, returned: Returned },
     /// A connection request reaches its target.
     Connect { caller: Caller, address: SocketAddr },
     /// A packet reaches an endpoint.
@@ -54,7 +61,8 @@ pub(crate) struct HostState {
 pub(crate) struct ExecutorState {
     pub(crate) host: usize,
     pub(crate) alive: bool,
-    pub(crate) mailbox: Vec<Completion>,
+    /// Completions with the times at which they reach the executor, in their order.
+    mailbox: VecDeque<(u64, Completion)>,
     /// When its next turn is due.
     pub(super) turn_at: Option<u64>,
     /// Times of its turns on the agenda, latest first. One that is not due any more is passed over, or put off.
@@ -78,7 +86,7 @@ impl ExecutorState {
         Self {
             host,
             alive: true,
-            mailbox: Vec::new(),
+            mailbox: VecDeque::new(),
             turn_at: None,
             turns_planned: Vec::new(),
             waits: Vec::new(),
@@ -111,6 +119,7 @@ pub(crate) struct WorldState {
     pub(crate) hosts: Vec<HostState>,
     pub(crate) executors: Vec<ExecutorState>,
     pub(crate) network: Network,
+    pub(crate) links: Links,
     pub(crate) ledger: Arc<Ledger>,
     /// Kept between uses, so that its memory is.
     ledger_read: Vec<LedgerEntry>,
@@ -142,6 +151,7 @@ impl WorldState {
             hosts: Vec::new(),
             executors: Vec::new(),
             network: Network::default(),
+            links: Links::default(),
             ledger: Arc::default(),
             ledger_read: Vec::new(),
             next_id: 1,
@@ -208,7 +218,40 @@ impl WorldState {
 
     pub(crate) fn deliver(&mut self, caller: Caller, result: io::Result<u64>, returned: Returned) {
         let time = self.now + self.draw(DELIVER);
-        self.schedule(time, Event::Deliver { caller, result, returned });
+        let executor = &mut self.executors[caller.executor];
+        if !executor.alive {
+            return;
+        }
+        let completion = Completion { token: caller.token, result, returned };
+        let after = executor.mailbox.iter().rev().take_while(|(later, _)| *later > time).count();
+        executor.mailbox.insert(executor.mailbox.len() - after, (time, completion));
+        self.request_turn(caller.executor, time);
+    }
+
+    /// Hands over the completions that have reached an executor by now.
+    pub(crate) fn take_mail(&mut self, executor: usize, completions: &mut Vec<Completion>) {
+        while self.has_mail(executor) {
+            let Some((time, completion)) = self.executors[executor].mailbox.pop_front() else { break };
+            self.executors[executor].completed += 1;
+            self.record_completion(time, executor, &completion);
+            completions.push(completion);
+        }
+    }
+
+    pub(crate) fn has_mail(&self, executor: usize) -> bool {
+        self.next_mail(executor).is_some_and(|time| time <= self.now)
+    }
+
+    /// When the next completion reaches an executor.
+    pub(crate) fn next_mail(&self, executor: usize) -> Option<u64> {
+        self.executors[executor].mailbox.front().map(|(time, _)| *time)
+    }
+
+    /// What reaches nobody any more, to be dropped where nothing is borrowed.
+    pub(crate) fn end_executor(&mut self, executor: usize) -> VecDeque<(u64, Completion)> {
+        let executor = &mut self.executors[executor];
+        executor.alive = false;
+        std::mem::take(&mut executor.mailbox)
     }
 
     fn deliver_all(&mut self, finished: Vec<Finished>) {
@@ -237,9 +280,9 @@ impl WorldState {
                 }
             }
             Operation::Connect { address } => {
-                let time =
-                    self.now + self.network_latency(self.host_of(caller.executor), self.host_at(address));
-                self.schedule(time, Event::Connect { caller, address });
+                let (from, to) = (self.host_of(caller.executor), self.host_at(address));
+                let time = self.now + self.network_latency(from, to);
+                self.travel(from, to.unwrap_or(from), time, 0, Event::Connect { caller, address });
             }
             Operation::ReceiveSome { socket } => self.receive(caller, socket, Receive::Some),
             Operation::ReceiveInto { socket, buffer, max_bytes } => {
@@ -247,7 +290,7 @@ impl WorldState {
             }
             Operation::Send { socket, pieces } => {
                 let id = socket_id(&socket);
-                match self.network.endpoints.get_mut(&id) {
+                match self.network.endpoints.get_mut(id) {
                     Some(endpoint) => {
                         endpoint.send(caller, socket, pieces);
                         self.pump(id);
@@ -257,7 +300,7 @@ impl WorldState {
             }
             Operation::WaitWritable { socket } => {
                 let id = socket_id(&socket);
-                match self.network.endpoints.get_mut(&id) {
+                match self.network.endpoints.get_mut(id) {
                     Some(endpoint) => {
                         endpoint.wait_writable(caller, socket);
                         self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
@@ -268,7 +311,7 @@ impl WorldState {
             }
             Operation::WaitHangUp { socket } => {
                 let id = socket_id(&socket);
-                match self.network.endpoints.get_mut(&id) {
+                match self.network.endpoints.get_mut(id) {
                     Some(endpoint) => {
                         endpoint.wait_hang_up(caller, socket);
                         self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
@@ -333,7 +376,7 @@ impl WorldState {
 
     fn receive(&mut self, caller: Caller, socket: SocketHandle, receive: Receive) {
         let id = socket_id(&socket);
-        match self.network.endpoints.get_mut(&id) {
+        match self.network.endpoints.get_mut(id) {
             Some(endpoint) => {
                 endpoint.receive(caller, socket, receive);
                 self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
@@ -346,7 +389,7 @@ impl WorldState {
     pub(crate) fn cancel(&mut self, caller: Caller) {
         let returned = match self.executors[caller.executor].wait_over(caller.token) {
             Some(WaitsAt::Socket(id)) => {
-                self.network.endpoints.get_mut(&id).and_then(|endpoint| endpoint.cancel(caller))
+                self.network.endpoints.get_mut(id).and_then(|endpoint| endpoint.cancel(caller))
             }
             Some(WaitsAt::Listener(id)) => {
                 self.network.listeners.get_mut(&id).and_then(|state| state.cancel(caller))
@@ -362,7 +405,7 @@ impl WorldState {
     pub(crate) fn pump(&mut self, id: u64) {
         let limit = if self.random.below(8) == 0 { 1 + self.random.below(64) as usize } else { usize::MAX };
         let mut finished = Vec::new();
-        let Some(endpoint) = self.network.endpoints.get_mut(&id) else { return };
+        let Some(endpoint) = self.network.endpoints.get_mut(id) else { return };
         let taken = endpoint.pump_receives(limit, &mut finished);
         let (travelling, finish) = endpoint.pump_sends(&mut finished);
         endpoint.pump_hang_ups(&mut finished);
@@ -375,7 +418,7 @@ impl WorldState {
             self.transmit(id, Packet::Fin);
         }
         if taken > 0
-            && let Some(sender) = self.network.endpoints.get_mut(&peer)
+            && let Some(sender) = self.network.endpoints.get_mut(peer)
         {
             sender.give_room(taken);
             self.pump(peer);
@@ -392,27 +435,35 @@ impl WorldState {
 
     /// Sends bytes that the window has taken, cut where the seed says.
     pub(crate) fn transmit_bytes(&mut self, id: u64, mut bytes: Bytes) {
+        let cut = self.network.endpoints.get_mut(id).and_then(|endpoint| endpoint.cut(bytes.len()));
+        bytes.truncate(cut.unwrap_or(usize::MAX));
         while !bytes.is_empty() {
             let bound = if self.random.below(16) == 0 { 16 } else { 64 * 1024 };
             let count = (1 + self.random.below(bound) as usize).min(bytes.len());
             let part = bytes.split_to(count);
             self.transmit(id, Packet::Bytes(part));
         }
+        if cut.is_some() {
+            crate::reached!("sim.connection_broken");
+            self.transmit(id, Packet::Reset);
+            let time = self.now + self.draw(LOOPBACK);
+            self.schedule(time, Event::Arrive { socket: id, packet: Packet::Reset });
+        }
     }
 
     /// Sends a packet to the peer of an endpoint, behind those sent before.
     fn transmit(&mut self, id: u64, packet: Packet) {
-        let Some(endpoint) = self.network.endpoints.get(&id) else { return };
-        let (host, peer, last) = (endpoint.host, endpoint.peer, endpoint.last_arrival);
-        let peer_host = self.network.endpoints.get(&peer).map_or(host, |endpoint| endpoint.host);
+        let Some(endpoint) = self.network.endpoints.get(id) else { return };
+        let Endpoint { host, peer, peer_host, last_arrival: last, .. } = *endpoint;
         let time = (self.now + self.network_latency(host, Some(peer_host))).max(last);
-        if let Some(endpoint) = self.network.endpoints.get_mut(&id) {
+        let bytes = if let Packet::Bytes(bytes) = &packet { bytes.len() } else { 0 };
+        let time = self.travel(host, peer_host, time, bytes, Event::Arrive { socket: peer, packet });
+        if let Some(endpoint) = self.network.endpoints.get_mut(id) {
             endpoint.last_arrival = time;
         }
-        self.schedule(time, Event::Arrive { socket: peer, packet });
     }
 
-    fn network_latency(&mut self, from: usize, to: Option<usize>) -> u64 {
+    pub(crate) fn network_latency(&mut self, from: usize, to: Option<usize>) -> u64 {
         let latency = if to == Some(from) { LOOPBACK } else { NETWORK };
         self.draw(latency)
     }
@@ -429,13 +480,6 @@ impl WorldState {
                 if self.is_alive(caller) {
                     let (result, returned) = self.perform(self.host_of(caller.executor), operation);
                     self.deliver(caller, result, returned);
-                }
-            }
-            Event::Deliver { caller, result, returned } => {
-                let executor = &mut self.executors[caller.executor];
-                if executor.alive {
-                    executor.mailbox.push(Completion { token: caller.token, result, returned });
-                    self.request_turn(caller.executor, self.now);
                 }
             }
             Event::Connect { caller, address } => {
@@ -456,7 +500,6 @@ impl WorldState {
         }
         let choice = self.random.below(reachable.len() as u64) as usize;
         let listener_id = reachable[choice];
-        let (client_id, server_id) = (self.next_id(), self.next_id());
         let port = self.network.ephemeral_port(client_host);
         let client_address = SocketAddr::new(self.hosts[client_host].address, port);
         let Some(listener) = self.network.listeners.get_mut(&listener_id).filter(|state| state.has_room())
@@ -467,33 +510,28 @@ impl WorldState {
         let handle = |id, local, peer, ledger: &Arc<Ledger>| {
             SocketInner::simulated(SimulatedSocket { id, local, peer, ledger: Arc::clone(ledger) })
         };
+        let (client_id, server_id) = self.network.endpoints.connect(client_host, server_host);
         let server = handle(server_id, address, client_address, &self.ledger);
         let client = handle(client_id, client_address, address, &self.ledger);
         listener.arrive(server, client_address);
-        self.network.endpoints.insert(client_id, Endpoint::new(client_host, server_id));
-        self.network.endpoints.insert(server_id, Endpoint::new(server_host, client_id));
         self.pump_listener(listener_id);
         self.deliver(caller, Ok(0), Returned::Socket(client, address));
     }
 
     fn arrive(&mut self, socket: u64, packet: Packet) {
-        match self.network.endpoints.get_mut(&socket) {
+        match self.network.endpoints.get_mut(socket) {
             Some(endpoint) => {
                 endpoint.arrive(packet);
                 self.pump(socket);
             }
             None => {
-                // Nobody is there: the sender hears of it, as TCP answers with a reset. Ids never come back, so look for
-                // the sender by its peer.
-                let sender = self
-                    .network
-                    .endpoints
-                    .iter()
-                    .find(|(_, endpoint)| endpoint.peer == socket)
-                    .map(|(id, _)| *id);
-                if let (Packet::Bytes(_), Some(sender)) = (packet, sender) {
+                // Nobody is there: the sender hears of it, as TCP answers with a reset.
+                let sender = Endpoints::peer_of(socket);
+                if let (Packet::Bytes(_), Some(endpoint)) = (packet, self.network.endpoints.get(sender)) {
+                    let (from, to) = (endpoint.peer_host, endpoint.host);
                     let time = self.now + self.draw(LOOPBACK);
-                    self.schedule(time, Event::Arrive { socket: sender, packet: Packet::Reset });
+                    let reset = Event::Arrive { socket: sender, packet: Packet::Reset };
+                    self.travel(from, to, time, 0, reset);
                 }
             }
         }
@@ -501,6 +539,9 @@ impl WorldState {
 
     /// Acts on what happened to handles outside of operations.
     pub(crate) fn process_ledger(&mut self) {
+        if !self.ledger.has_entries() {
+            return;
+        }
         let mut entries = std::mem::take(&mut self.ledger_read);
         self.ledger.take(&mut entries);
         for entry in entries.drain(..) {
@@ -519,17 +560,17 @@ impl WorldState {
     }
 
     fn shut(&mut self, id: u64, how: Shutdown) {
-        if let Some(endpoint) = self.network.endpoints.get_mut(&id) {
+        if let Some(endpoint) = self.network.endpoints.get_mut(id) {
             endpoint.shut(how);
             self.pump(id);
         }
     }
 
     fn close(&mut self, id: u64) {
-        if let Some(packet) = self.network.endpoints.get(&id).and_then(Endpoint::closing_packet) {
+        if let Some(packet) = self.network.endpoints.get(id).and_then(Endpoint::closing_packet) {
             self.transmit(id, packet);
         }
-        self.network.endpoints.remove(&id);
+        self.network.endpoints.remove(id);
     }
 
     /// Everything of a host is gone but its disk.
@@ -539,42 +580,43 @@ impl WorldState {
             .endpoints
             .iter()
             .filter(|(_, endpoint)| endpoint.host == host)
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .collect();
         for id in endpoints {
             self.transmit(id, Packet::Reset);
-            self.network.endpoints.remove(&id);
+            self.network.endpoints.remove(id);
         }
         self.network.listeners.retain(|_, state| state.host != host);
+    }
+
+    /// The same for a completion that reaches its executor.
+    fn record_completion(&mut self, time: u64, executor: usize, completion: &Completion) {
+        self.event_count += 1;
+        self.trace.word(time);
+        self.trace.word(3 | Caller { executor, token: completion.token }.word());
+        match &completion.result {
+            Ok(value) => self.trace.word(*value),
+            Err(error) => self.trace.word(u64::MAX - error.kind() as u64),
+        }
+        match &completion.returned {
+            Returned::Bytes(bytes) => self.trace.bytes(bytes),
+            Returned::Buffer(bytes) => self.trace.bytes(bytes),
+            _ => {}
+        }
     }
 
     /// Mixes an event that is about to happen into the fingerprint.
     pub(crate) fn record(&mut self, time: u64, event: &Event) {
         self.event_count += 1;
         self.trace.word(time);
-        let caller = |trace: &mut Trace, kind: u64, caller: &Caller| {
-            trace.word(kind | (caller.executor as u64) << 8 | (caller.token.0 as u64) << 24);
-        };
         match event {
             Event::Turn { executor } => self.trace.word(1 | (*executor as u64) << 8),
             Event::Perform { caller: who, operation } => {
-                caller(&mut self.trace, 2, who);
+                self.trace.word(2 | who.word());
                 super::perform::record(&mut self.trace, operation);
             }
-            Event::Deliver { caller: who, result, returned } => {
-                caller(&mut self.trace, 3, who);
-                match result {
-                    Ok(value) => self.trace.word(*value),
-                    Err(error) => self.trace.word(u64::MAX - error.kind() as u64),
-                }
-                match returned {
-                    Returned::Bytes(bytes) => self.trace.bytes(bytes),
-                    Returned::Buffer(bytes) => self.trace.bytes(bytes),
-                    _ => {}
-                }
-            }
             Event::Connect { caller: who, address } => {
-                caller(&mut self.trace, 4, who);
+                self.trace.word(4 | who.word());
                 self.trace.word(u64::from(address.port()));
             }
             Event::Arrive { socket, packet } => {
