@@ -13,6 +13,11 @@ use crash_support::play::{Played, play};
 use crash_support::script::{Cut, Script};
 use ringlog_io::sim::UnsyncedData;
 
+/// Crash seeds of the short form.
+const SEEDS: u64 = 40;
+/// Of the changes of a life, each so many-th is a cut in the short form. All of them take a minute.
+const CUT_STEP: usize = 17;
+
 /// With a planted bug the sweep fails, and another test says so.
 const IS_PLANTED: bool = cfg!(any(
     feature = "planted-early-ack",
@@ -43,12 +48,11 @@ fn random_crashes_lose_nothing_told_and_bring_nothing_deleted_back() {
     }
     let seeds: Vec<u64> = match std::env::var("RINGLOG_SEED") {
         Ok(seed) => vec![seed.parse().expect("a number")],
-        Err(_) => {
-            (0..std::env::var("RINGLOG_SEEDS").map_or(60, |count| count.parse().expect("a number"))).collect()
-        }
+        Err(_) => (0..std::env::var("RINGLOG_SEEDS").map_or(SEEDS, |count| count.parse().expect("a number")))
+            .collect(),
     };
     let played: Vec<Played> = seeds.iter().map(|seed| play_named(&Script::of(*seed))).collect();
-    if seeds.len() >= 60 {
+    if seeds.len() as u64 >= SEEDS {
         let (mut coverage, mut starts_cut) = (Coverage::default(), 0);
         for played in &played {
             coverage.add(&played.coverage);
@@ -80,8 +84,7 @@ fn a_power_cut_after_any_change_of_the_disk_loses_nothing_told() {
     if IS_PLANTED {
         return;
     }
-    // All of them takes a minute.
-    let step = std::env::var("RINGLOG_CUT_STEP").map_or(7, |step| step.parse().expect("a number"));
+    let step = std::env::var("RINGLOG_CUT_STEP").map_or(CUT_STEP, |step| step.parse().expect("a number"));
     for seed in 0..2 {
         let mut script = Script::of(seed);
         script.lives.resize(2, script.lives[0]);
