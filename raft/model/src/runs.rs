@@ -1,0 +1,176 @@
+//! What is run: the sound protocol at several bounds, and one run for each planted mistake.
+
+use crate::explore::{Outcome, Search, explore};
+use crate::properties::Checked;
+use crate::protocol::{Mistake, Protocol, Rule};
+
+/// One bounded space of states to visit.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// `rule-replicas x terms x records x changes`, or the mistake.
+    pub name: String,
+    pub replicas: usize,
+    pub protocol: Protocol,
+    /// Check what lies inside too: without it only what a client could notice counts.
+    pub inner: bool,
+    /// Check that every majority can recover from every state.
+    pub recovery: bool,
+    pub search: Search,
+    /// Found within a second even by a build that is not optimised: part of the short form.
+    pub cheap: bool,
+}
+
+impl Run {
+    /// Visits at most `states_max` states. `fold` makes one of all states that differ by the names of replicas only; a trace
+    /// reads better without.
+    ///
+    /// # Panics
+    /// When no model of so many replicas and terms is compiled in.
+    pub fn explore(&self, states_max: u64, fold: bool) -> Outcome {
+        match (self.replicas, self.protocol.max_term) {
+            (3, 2) => self.explore_sized::<3, 3>(states_max, fold),
+            (3, 3) => self.explore_sized::<3, 4>(states_max, fold),
+            (3, 4) => self.explore_sized::<3, 5>(states_max, fold),
+            (3, 5) => self.explore_sized::<3, 6>(states_max, fold),
+            (4, 2) => self.explore_sized::<4, 3>(states_max, fold),
+            (4, 3) => self.explore_sized::<4, 4>(states_max, fold),
+            (5, 2) => self.explore_sized::<5, 3>(states_max, fold),
+            (5, 3) => self.explore_sized::<5, 4>(states_max, fold),
+            (replicas, terms) => panic!("no model of {replicas} replicas and {terms} terms is compiled in"),
+        }
+    }
+
+    fn explore_sized<const N: usize, const T: usize>(&self, states_max: u64, fold: bool) -> Outcome {
+        let Run { protocol, inner, recovery, search, .. } = self.clone();
+        explore(&Checked::<N, T> { protocol, inner, recovery, symmetry: fold }, search, states_max)
+    }
+}
+
+fn protocol(rule: Rule, max_term: u8, max_proposals: u8) -> Protocol {
+    Protocol {
+        rule,
+        mistake: None,
+        voters: 0b111,
+        max_term,
+        max_proposals,
+        max_changes: 0,
+        eager: true,
+        split: false,
+    }
+}
+
+fn sound(name: &str, replicas: usize, protocol: Protocol) -> Run {
+    Run {
+        name: name.to_owned(),
+        replicas,
+        protocol,
+        inner: true,
+        recovery: true,
+        search: Search::DepthFirst,
+        cheap: false,
+    }
+}
+
+/// Runs that must find nothing.
+pub fn sound_runs() -> Vec<Run> {
+    let log_term = |terms, proposals| protocol(Rule::LogTerm, terms, proposals);
+    let no_op = |terms, proposals| protocol(Rule::NoOp, terms, proposals);
+    vec![
+        sound("log-term-3x3x3", 3, log_term(3, 3)),
+        sound("log-term-3x4x2", 3, log_term(4, 2)),
+        sound("log-term-3x4x3", 3, log_term(4, 3)),
+        sound("log-term-3x5x2", 3, log_term(5, 2)),
+        sound("log-term-3x2x2-lazy", 3, Protocol { eager: false, split: true, ..log_term(2, 2) }),
+        sound("log-term-3x3x1-lazy", 3, Protocol { eager: false, split: true, ..log_term(3, 1) }),
+        sound("log-term-3x3x3-split", 3, Protocol { split: true, ..log_term(3, 3) }),
+        sound("log-term-5x3x1", 5, Protocol { voters: 0b11111, ..log_term(3, 1) }),
+        sound("log-term-5x2x2", 5, Protocol { voters: 0b11111, ..log_term(2, 2) }),
+        sound("log-term-5x3x2", 5, Protocol { voters: 0b11111, ..log_term(3, 2) }),
+        sound("no-op-3x3x3", 3, no_op(3, 3)),
+        sound("no-op-3x4x2", 3, no_op(4, 2)),
+        sound("members-1-of-3x3x1x2", 3, Protocol { voters: 0b1, max_changes: 2, ..log_term(3, 1) }),
+        sound("members-1-of-3x2x2x2", 3, Protocol { voters: 0b1, max_changes: 2, ..log_term(2, 2) }),
+        sound("members-2-of-3x3x1x2", 3, Protocol { voters: 0b11, max_changes: 2, ..log_term(3, 1) }),
+        sound("members-3-of-3x3x1x2", 3, Protocol { max_changes: 2, ..log_term(3, 1) }),
+        sound("members-3-of-4x2x1x2", 4, Protocol { max_changes: 2, ..log_term(2, 1) }),
+        sound("members-3-of-4x3x0x2", 4, Protocol { max_changes: 2, ..log_term(3, 0) }),
+        sound("members-3-of-4x3x1x1", 4, Protocol { max_changes: 1, ..log_term(3, 1) }),
+        sound("members-4-of-5x2x1x2", 5, Protocol { voters: 0b1111, max_changes: 2, ..log_term(2, 1) }),
+    ]
+}
+
+fn without_recovery(name: &str, protocol: Protocol) -> Run {
+    Run { recovery: false, ..sound(name, 3, protocol) }
+}
+
+/// Small spaces of every kind, visited whole within seconds.
+pub fn short_runs() -> Vec<Run> {
+    let log_term = |terms, proposals| protocol(Rule::LogTerm, terms, proposals);
+    vec![
+        sound("log-term-3x2x2", 3, log_term(2, 2)),
+        sound("log-term-3x3x1", 3, log_term(3, 1)),
+        without_recovery("log-term-3x2x1-lazy", Protocol { eager: false, split: true, ..log_term(2, 1) }),
+        without_recovery("members-1-of-3x2x1x2", Protocol { voters: 0b1, max_changes: 2, ..log_term(2, 1) }),
+    ]
+}
+
+/// One run for each planted mistake: each must break a promise that a client could notice.
+pub fn mistake_runs() -> Vec<Run> {
+    use Mistake::*;
+    let log_term = |terms, proposals| protocol(Rule::LogTerm, terms, proposals);
+    let lazy = |terms, proposals| Protocol { eager: false, ..log_term(terms, proposals) };
+    let members = |terms, proposals, changes| Protocol { max_changes: changes, ..log_term(terms, proposals) };
+    let planted = [
+        (CountWithoutLogTerm, 3, log_term(4, 3)),
+        (LogTermOnFirstContact, 3, log_term(4, 3)),
+        (SuffixKept, 3, log_term(3, 2)),
+        (CompareLastEpoch, 3, log_term(4, 2)),
+        (CompareLengthOnly, 3, log_term(4, 3)),
+        (LogTermAtCandidacy, 3, log_term(3, 2)),
+        (LeaderCountsMemory, 3, log_term(3, 2)),
+        (VoteBeforeDurable, 3, lazy(2, 1)),
+        (AckBeforeDurable, 3, lazy(2, 1)),
+        (LogTermBeforeLog, 3, lazy(3, 2)),
+        (LogBeforeTerm, 3, Protocol { split: true, ..lazy(3, 2) }),
+        (TruncateToMessageEnd, 3, log_term(3, 2)),
+        (StaleAppendTruncates, 3, log_term(3, 2)),
+        (NoPrevCheck, 3, log_term(3, 3)),
+        (WipedKeepsIdentity, 3, log_term(2, 1)),
+        (LeaderResumes, 3, log_term(2, 2)),
+        (ExposeBeforeReconciled, 3, log_term(3, 2)),
+        (CommitOldTermByCount, 3, protocol(Rule::NoOp, 4, 2)),
+        (ChangeWithoutBarrier, 5, Protocol { voters: 0b1111, ..members(3, 1, 2) }),
+        (ConfigAdoptedEarly, 4, Protocol { voters: 0b11, ..members(2, 1, 2) }),
+        (ConfigLeftBehind, 3, members(2, 1, 1)),
+        (OnlyVotersCampaign, 3, Protocol { voters: 0b1, ..members(3, 2, 2) }),
+        (VersionNotCompared, 4, members(3, 1, 2)),
+        (EndBeforeVersion, 3, Protocol { voters: 0b1, ..members(3, 2, 2) }),
+        (VersionComparedApart, 4, members(3, 2, 2)),
+    ];
+    let cheap = [
+        SuffixKept,
+        LogTermAtCandidacy,
+        LeaderCountsMemory,
+        VoteBeforeDurable,
+        AckBeforeDurable,
+        StaleAppendTruncates,
+        NoPrevCheck,
+        WipedKeepsIdentity,
+        LeaderResumes,
+        ConfigAdoptedEarly,
+        OnlyVotersCampaign,
+        ConfigLeftBehind,
+    ];
+    planted
+        .into_iter()
+        .map(|(mistake, replicas, protocol)| Run {
+            name: format!("{mistake:?}"),
+            replicas,
+            protocol: Protocol { mistake: Some(mistake), ..protocol },
+            inner: false,
+            recovery: matches!(mistake, OnlyVotersCampaign | VersionComparedApart),
+            search: if cheap.contains(&mistake) { Search::BreadthFirst } else { Search::DepthFirst },
+            cheap: cheap.contains(&mistake),
+        })
+        .collect()
+}
