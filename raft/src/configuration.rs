@@ -57,6 +57,24 @@ impl Configuration {
         self.is_voter(replica) || self.learners.contains(&replica)
     }
 
+    /// The configuration one step on, made where the log ends at `position`; `None` where the change does not fit this one.
+    pub fn changed(&self, change: Change, position: Offset) -> Option<Configuration> {
+        let mut next = Configuration { version: self.version.checked_add(1)?, position, ..self.clone() };
+        let done = match change {
+            Change::AddLearner(replica) => !self.is_member(replica) && insert(&mut next.learners, replica),
+            Change::Promote(replica) => {
+                remove(&mut next.learners, replica) && insert(&mut next.voters, replica)
+            }
+            Change::Demote(replica) => {
+                remove(&mut next.voters, replica) && insert(&mut next.learners, replica)
+            }
+            Change::Remove(replica) => {
+                remove(&mut next.learners, replica) || remove(&mut next.voters, replica)
+            }
+        };
+        (done && next.validate().is_ok()).then_some(next)
+    }
+
     /// Checks the bounds named on the fields.
     pub fn validate(&self) -> Result<(), ConfigurationError> {
         let (voters, learners) = (self.voters.len(), self.learners.len());
@@ -76,6 +94,22 @@ impl Configuration {
             None => Ok(()),
         }
     }
+}
+
+fn insert(list: &mut Vec<ReplicaId>, replica: ReplicaId) -> bool {
+    let place = list.binary_search(&replica);
+    if let Err(place) = place {
+        list.insert(place, replica);
+    }
+    place.is_err()
+}
+
+fn remove(list: &mut Vec<ReplicaId>, replica: ReplicaId) -> bool {
+    let place = list.iter().position(|member| *member == replica);
+    if let Some(place) = place {
+        list.remove(place);
+    }
+    place.is_some()
 }
 
 /// One step from a configuration to the next. Only one voter changes at a time, so that old and new majorities intersect.
@@ -132,7 +166,32 @@ mod tests {
             configuration(&[1, 1], &[]).validate(),
             Err(ConfigurationError::NotSorted { replica: replica(1) })
         );
+        assert_eq!(configuration(&[1, 2], &[3]).changed(Change::AddLearner(replica(3)), Offset(9)), None);
         let both = ConfigurationError::VoterAndLearner { replica: replica(2) };
         assert_eq!(configuration(&[1, 2], &[2]).validate(), Err(both));
+    }
+
+    #[test]
+    fn a_change_moves_one_replica_and_counts_the_version_up() {
+        let check = |before: (&[i32], &[i32]), change, after: Option<(&[i32], &[i32])>| {
+            let found = configuration(before.0, before.1).changed(change, Offset(9));
+            let expected = after.map(|(voters, learners)| Configuration {
+                version: 2,
+                position: Offset(9),
+                ..configuration(voters, learners)
+            });
+            assert_eq!(found, expected, "{before:?} {change:?}");
+        };
+        check((&[1, 3], &[]), Change::AddLearner(replica(2)), Some((&[1, 3], &[2])));
+        check((&[1, 3], &[]), Change::AddLearner(replica(3)), None);
+        check((&[1, 3], &[2]), Change::Promote(replica(2)), Some((&[1, 2, 3], &[])));
+        check((&[1, 3], &[2]), Change::Promote(replica(1)), None);
+        check((&[1, 2, 3], &[]), Change::Demote(replica(2)), Some((&[1, 3], &[2])));
+        check((&[1, 2, 3], &[]), Change::Remove(replica(3)), Some((&[1, 2], &[])));
+        check((&[1], &[]), Change::Remove(replica(1)), None);
+        check((&[1], &[]), Change::Demote(replica(1)), None);
+        check((&[1], &[]), Change::Remove(replica(5)), None);
+        let seven = &[1, 2, 3, 4, 5, 6, 7];
+        check((seven, &[8]), Change::Promote(replica(8)), None);
     }
 }

@@ -12,7 +12,7 @@
 //! 4. [`Effect::BecameLeader`], then [`Effect::Commit`]: the watermark moves and committed records are applied;
 //! 5. answers: [`Effect::Changed`], [`Effect::Barrier`], [`Effect::Refused`].
 //!
-//! [`Group::step`](crate::Group::step) asserts this order in debug builds.
+//! [`Group::step`](crate::Group::step) puts them into this order.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ pub enum StepDownReason {
     HigherTerm { term: Term },
     /// No majority answered within the election timeout (check-quorum).
     QuorumLost,
-    /// This core can no longer make anything durable.
+    /// This core can no longer make anything durable, or its oldest write is stalled.
     PersistFailed,
     /// It handed over, as asked.
     Transferred { to: ReplicaId },

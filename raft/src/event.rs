@@ -4,7 +4,7 @@ use ringlog_protocol::ids::Offset;
 
 use crate::configuration::Change;
 use crate::ids::{Moment, ReplicaId, Ticket, Token};
-use crate::message::{Message, SnapshotOffer};
+use crate::message::{EpochStart, Message, SnapshotOffer};
 
 /// One thing that happened. Events of a group are fed in the order in which they happened on its core.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,7 +37,9 @@ pub enum Event {
     /// Retention or DeleteRecords moved the log start up to `log_start`, at most to the high watermark.
     LogStartMoved { log_start: Offset },
     /// The copy that [`Effect::FetchSnapshot`](crate::Effect::FetchSnapshot) asked for is complete and durable.
-    SnapshotInstalled(SnapshotOffer),
+    /// `offer` is what was copied: it begins at or above the log start offered and ends where the offer ended. `epochs` are those
+    /// of its records: the offer on the wire names the last one only.
+    SnapshotInstalled { offer: SnapshotOffer, epochs: Vec<EpochStart> },
     /// That copy failed; the log is as it was before.
     SnapshotFailed { from: ReplicaId },
 }

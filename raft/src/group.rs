@@ -1,16 +1,20 @@
-//! One replica's part in one group: the state, and what it does with each event. Owns term, vote, role and watermark; never
-//! touches records, clocks or disks.
-
-use std::collections::VecDeque;
+//! One replica's part in one group: the state, and which decision each event asks for. Never touches records, clocks or disks.
 
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 
-use crate::effect::{AppendRange, AppendSource, Effect, Persist, Refusal, Request, StepDownReason};
+use crate::clock::{Clock, Passed};
+use crate::configuration::Configuration;
+use crate::effect::{Effect, Refusal, Request};
+use crate::election::{Candidacy, OwedVote};
 use crate::event::Event;
+use crate::follower::Following;
 use crate::hard_state::HardState;
-use crate::ids::{ReplicaId, Term, Ticket};
-use crate::message::Message;
-use crate::quorum::majority_end;
+use crate::ids::{Moment, ReplicaId, Term};
+use crate::leader::Leadership;
+use crate::log::Log;
+use crate::message::{Body, EpochStart, Message};
+use crate::persist::{DurableTerms, Persists};
+use crate::settings::Settings;
 
 /// What this replica does in its present term.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +48,18 @@ pub enum RestoreError {
     NotAlone { members: usize, me: ReplicaId },
     #[error("the log starts at {log_start:?} and ends at {log_end:?}")]
     LogBounds { log_start: Offset, log_end: Offset },
+    #[error("the epochs do not cover the log or pass term {term}")]
+    Epochs { term: Term },
+}
+
+/// What a group needs beyond [`Restored`] where it may have other members.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replicated {
+    /// Where each epoch begins in the log, oldest first. The first may begin below the log's start.
+    pub epochs: Vec<EpochStart>,
+    pub settings: Settings,
+    /// Chooses the election timeouts: another one for each replica and each start.
+    pub seed: u64,
 }
 
 /// Messages and requests that changed nothing, by cause. Each counts up from 0 for the life of the group.
@@ -52,94 +68,118 @@ pub struct Ignored {
     /// From a replica that the configuration does not name, or to another directory of this node. Never obeyed: a stranger's
     /// term is not even looked at, or it could depose a leader.
     pub strangers: u64,
-    /// Persist reports that arrived after the group gave up on persisting.
+    /// Reports that nobody waited for: of persists after the group gave up on persisting, of copies that were not asked for.
     pub late_reports: u64,
+    /// Messages of an older term, or that only an earlier role would have answered.
+    pub old_terms: u64,
+    /// Requests for a vote while the leader was heard.
+    pub sticky: u64,
+    /// Messages whose fields no sound replica sends together.
+    pub malformed: u64,
+    /// Messages that only a broken replica sends: a second leader of one term, a log that differs below the watermark. Above 0 it is
+    /// a defect, here or there.
+    pub contradictions: u64,
 }
 
 /// One replica of one group. Shard view: owned by the core that owns the partition.
 ///
 /// Invariants, checked by [`Group::validate`] after each step in debug builds:
-/// `durable term <= term`, `log_term <= term`, `durable log_term <= durable term`, `log_start <= high_watermark <= durable_end <= log_end`,
-/// and a leader's `election_end <= log_end`.
+/// `durable term <= term`, `log_term <= term`, `durable log_term <= durable term`, `log_start <= high_watermark <= log_end`,
+/// `log_start <= durable_end <= log_end`, a leader's `election_end <= log_end`, and `high_watermark <= durable_end` where nobody else
+/// votes.
 ///
 /// Downside of holding positions only: the caller must keep log and group in step, and a mismatch is a panic, not an error.
 #[derive(Clone, Debug)]
 pub struct Group {
-    me: ReplicaId,
-    role: Role,
+    pub(crate) me: ReplicaId,
+    /// There are no other members and there will be none: this node has no way to reach them.
+    pub(crate) alone: bool,
+    pub(crate) started: bool,
+    pub(crate) role: Role,
     /// As decided; may run ahead of the disk.
-    hard_state: HardState,
+    pub(crate) hard_state: HardState,
     /// What the disk is known to hold of it.
-    durable: DurableTerms,
-    log_start: Offset,
-    log_end: Offset,
-    /// Everything below is on disk: `durable_end <= log_end`.
-    durable_end: Offset,
-    /// Everything below is committed: `high_watermark <= durable_end` for a group of one.
-    high_watermark: Offset,
+    pub(crate) durable: DurableTerms,
+    pub(crate) log: Log,
+    /// Everything below is committed.
+    pub(crate) high_watermark: Offset,
     /// True once the watermark was computed in this term as leader.
-    settled: bool,
-    /// Persists handed out and not yet reported, oldest first. Its length is bounded by what the caller keeps in flight.
-    pending: VecDeque<Pending>,
-    last_ticket: Ticket,
-    persist_failed: bool,
-    ignored: Ignored,
-}
-
-/// The part of the hard state that statements to others and to itself rest on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct DurableTerms {
-    term: Term,
-    vote: Option<ReplicaId>,
-    log_term: Term,
-}
-
-/// What becomes true when a ticket is durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Pending {
-    ticket: Ticket,
-    log_end: Offset,
-    terms: DurableTerms,
+    pub(crate) settled: bool,
+    pub(crate) persists: Persists,
+    pub(crate) settings: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) candidacy: Candidacy,
+    pub(crate) owed_vote: Option<OwedVote>,
+    pub(crate) following: Following,
+    /// `Some` exactly while this replica leads. Boxed: most replicas follow.
+    pub(crate) leading: Option<Box<Leadership>>,
+    pub(crate) ignored: Ignored,
 }
 
 impl Group {
-    /// A group as it stands after a start: a follower of nobody, whatever it was before. [`Event::Start`] sets it going.
+    /// A group of one on a node that knows no others: strangers are not heard, changes of membership are refused by name. A follower of
+    /// nobody, whatever it was before; [`Event::Start`] sets it going.
     ///
     /// # Errors
     /// See [`RestoreError`]; nothing was changed.
     pub fn restore(restored: Restored) -> Result<Group, RestoreError> {
         let Restored { me, hard_state, log_start, log_end } = restored;
-        if hard_state.directory != me.directory {
-            let written = hard_state.directory;
-            return Err(RestoreError::OtherDirectory { written, present: me.directory });
-        }
+        check_restored(me, &hard_state, log_start, log_end)?;
         let configuration = &hard_state.configuration;
         if configuration.voters != [me] || !configuration.learners.is_empty() {
             let members = configuration.voters.len() + configuration.learners.len();
             return Err(RestoreError::NotAlone { members, me });
         }
-        if log_start.0 < 0 || log_start > log_end {
-            return Err(RestoreError::LogBounds { log_start, log_end });
+        let log = Log::new(log_start, log_end, Vec::new());
+        Ok(Group::new(me, true, hard_state, log, Settings::default(), 0))
+    }
+
+    /// A group of any membership, with this replica as voter, learner or newcomer. A follower of nobody, whatever it was before;
+    /// [`Event::Start`] sets it going.
+    ///
+    /// # Errors
+    /// See [`RestoreError`]; nothing was changed.
+    pub fn restore_replicated(restored: Restored, replicated: Replicated) -> Result<Group, RestoreError> {
+        let Restored { me, hard_state, log_start, log_end } = restored;
+        check_restored(me, &hard_state, log_start, log_end)?;
+        let Replicated { epochs, settings, seed } = replicated;
+        let (log, term) = (Log::new(log_start, log_end, epochs), hard_state.term);
+        if !log.knows_its_epochs() || log.last_epoch() > term.leader_epoch() {
+            return Err(RestoreError::Epochs { term });
         }
-        let durable = DurableTerms::of(&hard_state);
+        Ok(Group::new(me, false, hard_state, log, settings, seed))
+    }
+
+    fn new(
+        me: ReplicaId,
+        alone: bool,
+        hard_state: HardState,
+        log: Log,
+        settings: Settings,
+        seed: u64,
+    ) -> Group {
         let group = Group {
             me,
+            alone,
+            started: false,
             role: Role::Follower { leader: None },
+            durable: DurableTerms::of(&hard_state),
             hard_state,
-            durable,
-            log_start,
-            log_end,
-            durable_end: log_end,
             // Not stored: a leader learns it anew from the rule, and until then shows nothing (commit-rule.md, "Commit").
-            high_watermark: log_start,
+            high_watermark: log.start,
+            log,
             settled: false,
-            pending: VecDeque::new(),
-            last_ticket: Ticket(0),
-            persist_failed: false,
+            persists: Persists::default(),
+            settings,
+            clock: Clock::new(seed),
+            candidacy: Candidacy::default(),
+            owed_vote: None,
+            following: Following::default(),
+            leading: None,
             ignored: Ignored::default(),
         };
         group.validate();
-        Ok(group)
+        group
     }
 
     /// Takes one event and appends what must be done to `effects`, in the order stated in [`crate::effect`].
@@ -152,40 +192,34 @@ impl Group {
         let first = effects.len();
         match event {
             Event::Start => self.start(effects),
-            Event::Tick { .. } => {}
-            Event::Message(message) => self.message(message),
+            Event::Tick { now } => self.tick(now, effects),
+            Event::Message(message) => self.message(message, effects),
             Event::Proposal { end } => self.proposal(end, effects),
             Event::Persisted { ticket } => self.persisted(ticket, effects),
             Event::PersistFailed { .. } => self.persist_failed(effects),
-            Event::ChangeConfiguration { token, .. } => {
-                refuse(
-                    Request::ChangeConfiguration { token },
-                    self.refusal().unwrap_or(Refusal::AloneOnly),
-                    effects,
-                );
-            }
-            Event::TransferLeadership { token, .. } => {
-                refuse(
-                    Request::TransferLeadership { token },
-                    self.refusal().unwrap_or(Refusal::NoSuccessor),
-                    effects,
-                );
-            }
+            Event::ChangeConfiguration { change, token } => self.change_configuration(change, token, effects),
+            Event::TransferLeadership { to, token } => self.transfer_leadership(to, token, effects),
             Event::ReadBarrier { token } => self.read_barrier(token, effects),
             Event::LogStartMoved { log_start } => self.log_start_moved(log_start),
             // Answers to effects that a group of one never asks for: only a caller in error sends them.
             Event::Replicated { .. }
             | Event::ReplicateFailed { .. }
-            | Event::SnapshotInstalled(_)
-            | Event::SnapshotFailed { .. } => panic!("an answer to an effect that was never asked for"),
+            | Event::SnapshotInstalled { .. }
+            | Event::SnapshotFailed { .. }
+                if self.alone =>
+            {
+                panic!("an answer to an effect that was never asked for")
+            }
+            Event::Replicated { to, end, bytes } => self.replicated(to, end, bytes, effects),
+            Event::ReplicateFailed { to } => self.replicate_failed(to),
+            Event::SnapshotInstalled { offer, epochs } => self.snapshot_installed(&offer, epochs, effects),
+            Event::SnapshotFailed { from } => self.snapshot_failed(from, effects),
         }
+        in_order(effects.get_mut(first..).unwrap_or_default());
         if cfg!(debug_assertions) {
             self.validate();
-            let ranks = effects.iter().skip(first).map(Effect::rank);
-            assert!(ranks.is_sorted(), "effects out of order: {:?}", effects.get(first..));
         }
     }
-
     /// The present role.
     pub fn role(&self) -> Role {
         self.role
@@ -232,17 +266,17 @@ impl Group {
 
     /// Offset of the first record kept.
     pub fn log_start(&self) -> Offset {
-        self.log_start
+        self.log.start
     }
 
     /// One past the last record accepted: the base offset of the next proposal.
     pub fn log_end(&self) -> Offset {
-        self.log_end
+        self.log.end
     }
 
     /// One past the last record known to be on this replica's disk.
     pub fn durable_end(&self) -> Offset {
-        self.durable_end
+        self.log.durable_end
     }
 
     /// One past the last committed record.
@@ -252,7 +286,7 @@ impl Group {
 
     /// Persist effects handed out and not yet reported durable.
     pub fn persists_in_flight(&self) -> usize {
-        self.pending.len()
+        self.persists.pending.len()
     }
 
     /// What was ignored so far.
@@ -260,241 +294,194 @@ impl Group {
         self.ignored
     }
 
-    /// Checks the invariants named on the type.
-    ///
-    /// # Panics
-    /// When one does not hold, with the values: going on could lose or change a committed record.
-    pub fn validate(&self) {
-        let HardState { term, log_term, .. } = &self.hard_state;
-        let durable = &self.durable;
-        assert!(log_term <= term, "log term {log_term} above term {term}");
-        assert!(durable.term <= *term, "durable term {} above term {term}", durable.term);
-        assert!(
-            durable.log_term <= durable.term,
-            "durable log term {} above durable term {}",
-            durable.log_term,
-            durable.term
-        );
-        assert!(
-            durable.log_term <= *log_term,
-            "durable log term {} above log term {log_term}",
-            durable.log_term
-        );
-        assert!(self.log_start.0 >= 0, "log start {:?} is negative", self.log_start);
-        assert!(
-            self.log_start <= self.high_watermark,
-            "log start {:?} above watermark {:?}",
-            self.log_start,
-            self.high_watermark
-        );
-        assert!(
-            self.high_watermark <= self.durable_end,
-            "watermark {:?} above durable end {:?}",
-            self.high_watermark,
-            self.durable_end
-        );
-        assert!(
-            self.durable_end <= self.log_end,
-            "durable end {:?} above log end {:?}",
-            self.durable_end,
-            self.log_end
-        );
-        match self.role {
-            Role::Follower { leader } => assert_ne!(leader, Some(self.me), "a follower follows itself"),
-            Role::Candidate => {
-                assert_eq!(self.hard_state.vote, Some(self.me), "a candidate votes for itself");
-                assert!(log_term < term, "log term {log_term} was set before the win of term {term}");
+    /// The configuration in force here.
+    pub fn configuration(&self) -> &Configuration {
+        &self.hard_state.configuration
+    }
+
+    /// Where each epoch begins, oldest first; the first may begin below the log's start.
+    pub fn epochs(&self) -> &[EpochStart] {
+        self.log.epochs()
+    }
+
+    /// The largest epoch here that is not above `epoch`, and where it ends (OffsetForLeaderEpoch, KIP-101). `None` where there
+    /// is none.
+    pub fn end_of_epoch(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+        let found = self.log.largest_not_above(epoch);
+        (found.epoch.0 >= 0).then_some((found.epoch, found.end))
+    }
+
+    /// True while a leader that hands over takes no proposals.
+    pub fn is_handing_over(&self) -> bool {
+        self.handing_over_to().is_some()
+    }
+
+    /// As a leader sees it: the members that hold what the log held at most `lag_time_max` ago, this one included. Empty on a
+    /// replica that does not lead.
+    pub fn in_sync(&self) -> impl Iterator<Item = ReplicaId> {
+        let limit = self.settings.lag_time_max;
+        let leading = self.leading.as_ref();
+        let others = leading.into_iter().flat_map(|leading| &leading.progress);
+        let others = others
+            .filter(move |progress| {
+                progress.matched.is_some() && self.clock.since(progress.caught_up) <= limit
+            })
+            .map(|progress| progress.replica);
+        leading.map(|_| self.me).into_iter().chain(others)
+    }
+
+    /// Other settings, from the next event on.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        if self.alone || !self.started {
+            return;
+        }
+        let before = self.clock.now();
+        let passed = self.clock.tick(now, &self.settings);
+        if passed == Passed::Gap {
+            self.clock.excuse_leader();
+            self.arm_election();
+            self.excuse_members();
+            self.wake();
+        }
+        if self.is_leader() {
+            self.leader_tick(before, effects);
+        } else if self.clock.lost_patience() {
+            self.time_out(effects);
+        }
+    }
+
+    fn message(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        let Message { from, to, term, body } = message;
+        // Alone, whoever speaks is not named by the configuration. Not even the term is looked at, or a stranger could depose
+        // the leader. A message to another directory was meant for a disk that is lost.
+        if self.alone || !self.started || to != self.me || from == self.me {
+            self.ignored.strangers += 1;
+            return;
+        }
+        if self.persists.failed {
+            return self.overhear(from, term, &body);
+        }
+        match body {
+            Body::PreVoteRequest { claim } => self.pre_vote_request(from, term, claim, effects),
+            Body::PreVoteReply { granted } => self.pre_vote_reply(from, term, granted, effects),
+            Body::VoteRequest { claim, handover } => self.vote_request(from, term, claim, handover, effects),
+            Body::VoteReply { granted } => self.vote_reply(from, term, granted, effects),
+            Body::CampaignNow => self.campaign_now(from, term, effects),
+            Body::Append(append) => {
+                if self.is_led_by(from, term, effects) {
+                    self.append(from, &append, effects);
+                }
             }
-            Role::Leader { election_end } => {
-                assert_eq!(log_term, term, "a leader's log term {log_term} is its term {term}");
-                assert_eq!(durable.term, *term, "a leader's term {term} is durable");
-                assert_eq!(durable.vote, Some(self.me), "a leader's own vote is durable");
-                assert!(
-                    election_end <= self.log_end,
-                    "election end {election_end:?} above log end {:?}",
-                    self.log_end
-                );
-                assert!(!self.persist_failed, "a leader can persist");
+            Body::Heartbeat { high_watermark, round } => {
+                if self.is_led_by(from, term, effects) {
+                    self.heartbeat(from, high_watermark, round, effects);
+                }
+            }
+            Body::SnapshotOffer(offer) => {
+                if self.is_led_by(from, term, effects) {
+                    self.snapshot_offer(from, offer, effects);
+                }
+            }
+            Body::AppendReply(reply) => {
+                if self.is_answered_by(from, term, effects) {
+                    self.append_reply(from, reply, effects);
+                }
+            }
+            Body::HeartbeatReply { round } => {
+                if self.is_answered_by(from, term, effects) {
+                    self.heartbeat_reply(from, round, effects);
+                }
+            }
+            Body::SnapshotReply { installed, log_end } => {
+                if self.is_answered_by(from, term, effects) {
+                    self.snapshot_reply(from, installed, log_end, effects);
+                }
             }
         }
-        if self.settled {
-            assert_eq!(durable.log_term, *term, "a settled term {term} has a durable log term");
-        }
-        let mut tickets = self.pending.iter().map(|pending| pending.ticket);
-        assert!(tickets.clone().is_sorted(), "tickets out of order");
-        assert!(
-            tickets.next_back().is_none_or(|last| last == self.last_ticket),
-            "the newest pending ticket is the last one"
-        );
     }
 
-    /// A restarted leader never resumes its term: what it acknowledged before the crash is not known, and a record it proposed
-    /// under that term may be gone (commit-rule.md, "Election" 5).
-    fn start(&mut self, effects: &mut Vec<Effect>) {
-        assert_eq!(self.last_ticket, Ticket(0), "a group starts once");
-        self.campaign(effects);
-    }
-
-    fn campaign(&mut self, effects: &mut Vec<Effect>) {
-        let Some(term) = self.hard_state.term.next() else {
-            // No epoch is left for another leader. Reading on is safe, writing is not.
-            return;
-        };
-        self.hard_state.term = term;
-        self.hard_state.vote = Some(self.me);
-        self.role = Role::Candidate;
-        self.settled = false;
-        self.persist(None, Some(self.hard_state.clone()), effects);
-    }
-
-    /// The win: this log *is* the leader's log now, so its log term is this term. Durable as of the next report, and until then
-    /// nothing counts towards commit.
-    fn win(&mut self, effects: &mut Vec<Effect>) {
-        let term = self.hard_state.term;
-        self.hard_state.log_term = term;
-        self.role = Role::Leader { election_end: self.log_end };
-        self.persist(None, Some(self.hard_state.clone()), effects);
-        effects.push(Effect::BecameLeader { term, election_end: self.log_end });
-    }
-
-    fn proposal(&mut self, end: Offset, effects: &mut Vec<Effect>) {
-        if let Some(reason) = self.refusal() {
-            return refuse(Request::Proposal { end }, reason, effects);
-        }
-        assert!(end > self.log_end, "a proposal to {end:?} does not extend the log end {:?}", self.log_end);
-        let source = AppendSource::Proposal { epoch: self.leader_epoch() };
-        let range = AppendRange { base: self.log_end, end, source };
-        self.log_end = end;
-        self.persist(Some(range), None, effects);
-    }
-
-    fn persist(
-        &mut self,
-        append: Option<AppendRange>,
-        hard_state: Option<HardState>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let ticket = Ticket(self.last_ticket.0 + 1);
-        self.last_ticket = ticket;
-        let terms = DurableTerms::of(&self.hard_state);
-        self.pending.push_back(Pending { ticket, log_end: self.log_end, terms });
-        effects.push(Effect::Persist(Persist { ticket, truncate_to: None, append, hard_state }));
-    }
-
-    fn persisted(&mut self, ticket: Ticket, effects: &mut Vec<Effect>) {
-        assert!(
-            ticket <= self.last_ticket,
-            "{ticket:?} was never handed out, the last is {:?}",
-            self.last_ticket
-        );
-        if self.persist_failed {
-            self.ignored.late_reports += 1;
-            return;
-        }
-        while let Some(&Pending { ticket: next, log_end, terms }) = self.pending.front() {
-            if next > ticket {
-                break;
+    /// A replica that can write nothing says nothing, but it still tells its clients who leads.
+    fn overhear(&mut self, from: ReplicaId, term: Term, body: &Body) {
+        let leads = matches!(body, Body::Append(_) | Body::Heartbeat { .. } | Body::SnapshotOffer(_));
+        if leads && term >= self.hard_state.term {
+            if term > self.hard_state.term {
+                self.hard_state.term = term;
+                self.hard_state.vote = None;
             }
-            self.pending.pop_front();
-            self.durable_end = log_end;
-            self.durable = terms;
-        }
-        if self.role == Role::Candidate && self.votes_won() {
-            self.win(effects);
-        }
-        self.advance_commit(effects);
-    }
-
-    /// Only durable votes count, the own one too.
-    fn votes_won(&self) -> bool {
-        let voted = |voter: &ReplicaId| {
-            *voter == self.me
-                && self.durable.term == self.hard_state.term
-                && self.durable.vote == Some(self.me)
-        };
-        let voters = &self.hard_state.configuration.voters;
-        2 * voters.iter().filter(|voter| voted(voter)).count() > voters.len()
-    }
-
-    /// The commit rule: a voter counts with its durable end once its durable log term is this term.
-    fn advance_commit(&mut self, effects: &mut Vec<Effect>) {
-        if !self.is_leader() {
-            return;
-        }
-        let counted = |voter: &ReplicaId| {
-            (*voter == self.me && self.durable.log_term == self.hard_state.term).then_some(self.durable_end)
-        };
-        let Some(end) = majority_end(self.hard_state.configuration.voters.iter().map(counted)) else {
-            return;
-        };
-        if end > self.high_watermark || !self.settled {
-            self.settled = true;
-            self.high_watermark = self.high_watermark.max(end);
-            effects.push(Effect::Commit { high_watermark: self.high_watermark });
-        }
-    }
-
-    fn persist_failed(&mut self, effects: &mut Vec<Effect>) {
-        if self.persist_failed {
-            self.ignored.late_reports += 1;
-            return;
-        }
-        self.persist_failed = true;
-        self.settled = false;
-        // A retried write may report success for pages the kernel already dropped, so no later report is believed either.
-        self.pending.clear();
-        if !matches!(self.role, Role::Follower { .. }) {
-            self.role = Role::Follower { leader: None };
-            let (term, reason) = (self.hard_state.term, StepDownReason::PersistFailed);
-            effects.push(Effect::SteppedDown { term, reason });
-        }
-    }
-
-    /// A group of one has nobody to hear from: whoever speaks is not named by its configuration, or claims to be this replica. Not even
-    /// the term is looked at, or a stranger could depose the leader.
-    fn message(&mut self, _message: Message) {
-        self.ignored.strangers += 1;
-    }
-
-    /// Alone, the present leader is the only one there can be, so a settled term confirms itself.
-    fn read_barrier(&mut self, token: crate::ids::Token, effects: &mut Vec<Effect>) {
-        let request = Request::ReadBarrier { token };
-        match self.refusal() {
-            Some(reason) => refuse(request, reason, effects),
-            None if !self.settled => refuse(request, Refusal::NotSettled, effects),
-            None => effects.push(Effect::Barrier { token, high_watermark: self.high_watermark }),
+            self.role = Role::Follower { leader: Some(from) };
+            self.clock.heard_leader();
+            self.arm_election();
         }
     }
 
     fn log_start_moved(&mut self, log_start: Offset) {
         assert!(
-            log_start >= self.log_start,
+            log_start >= self.log.start,
             "log start moves back from {:?} to {log_start:?}",
-            self.log_start
+            self.log.start
         );
         assert!(
             log_start <= self.high_watermark,
             "log start {log_start:?} above watermark {:?}",
             self.high_watermark
         );
-        self.log_start = log_start;
+        self.log.retire(log_start);
     }
 
-    fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn is_voter(&self) -> bool {
+        self.hard_state.configuration.is_voter(self.me)
+    }
+
+    pub(crate) fn is_only_voter(&self) -> bool {
+        self.hard_state.configuration.voters == [self.me]
+    }
+
+    /// A message under the durable term.
+    pub(crate) fn send(&self, to: ReplicaId, body: Body) -> Effect {
+        Effect::Send(Message { from: self.me, to, term: self.durable.term, body })
+    }
+
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
         match self.role {
-            _ if self.persist_failed => Some(Refusal::PersistFailed),
+            _ if self.persists.failed => Some(Refusal::PersistFailed),
             Role::Leader { .. } => None,
             Role::Candidate | Role::Follower { .. } => Some(Refusal::NotLeader { leader: self.leader() }),
         }
     }
 }
 
-impl DurableTerms {
-    fn of(state: &HardState) -> DurableTerms {
-        DurableTerms { term: state.term, vote: state.vote, log_term: state.log_term }
+fn check_restored(
+    me: ReplicaId,
+    hard_state: &HardState,
+    log_start: Offset,
+    log_end: Offset,
+) -> Result<(), RestoreError> {
+    if hard_state.directory != me.directory {
+        let written = hard_state.directory;
+        return Err(RestoreError::OtherDirectory { written, present: me.directory });
     }
+    if log_start.0 < 0 || log_start > log_end {
+        return Err(RestoreError::LogBounds { log_start, log_end });
+    }
+    Ok(())
 }
 
-fn refuse(request: Request, reason: Refusal, effects: &mut Vec<Effect>) {
+pub(crate) fn refuse(request: Request, reason: Refusal, effects: &mut Vec<Effect>) {
     effects.push(Effect::Refused { request, reason });
+}
+
+/// Puts the effects of one step into the order stated in [`crate::effect`], those of one kind as they came. Insertion, since they
+/// are few and nearly in order, and it allocates nothing.
+fn in_order(effects: &mut [Effect]) {
+    for end in 1..effects.len() {
+        let mut place = end;
+        while place > 0 && effects[place - 1].rank() > effects[place].rank() {
+            effects.swap(place - 1, place);
+            place -= 1;
+        }
+    }
 }

@@ -80,6 +80,12 @@ impl HardState {
         }
     }
 
+    /// The state of a replica that joins a group of others: it knows nothing but whom it may hear from, and takes the configuration of
+    /// the first leader that brings its log up to date. Give it version 0, so that any leader's is newer.
+    pub fn joining(replica: ReplicaId, configuration: Configuration) -> HardState {
+        HardState { configuration: Arc::new(configuration), ..HardState::alone(replica) }
+    }
+
     /// Appends the encoding, at most [`HARD_STATE_BYTES_MAX`] bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(HARD_STATE_VERSION);

@@ -7,10 +7,9 @@
 //! Kafka log takes an offset that clients see. Logs are ordered by the last term in which they were made equal to a leader's
 //! (`log term`), as in Viewstamped Replication, and a replica counts for commit only once that term is durable there.
 //!
-//! Reading order: [`ids`], [`configuration`], [`hard_state`], [`message`], [`event`], [`effect`], [`group`].
-//!
-//! This version runs groups whose only voter is the replica itself. The events, effects and messages are those of the full
-//! protocol; what a group of one cannot do is refused by name, never half done.
+//! Reading order: [`ids`], [`configuration`], [`hard_state`], [`message`], [`event`], [`effect`], [`settings`]; then [`group`] and
+//! the decisions: `election`, `follower`, `leader`, `progress`, `feeding`, `membership`, `copying`, `transfer`, `read_barrier`, `quiesce`; last
+//! `validate`. `docs/explanation/replication.md` explains the rule to readers of the Raft paper, `raft/model` checks it.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +20,23 @@ pub mod group;
 pub mod hard_state;
 pub mod ids;
 pub mod message;
+pub mod settings;
+
+mod clock;
+mod copying;
+mod election;
+mod feeding;
+mod follower;
+mod leader;
+mod log;
+mod membership;
+mod persist;
+mod progress;
+mod quiesce;
 mod quorum;
+mod read_barrier;
+mod transfer;
+mod validate;
 
 #[cfg(test)]
 mod scenarios;
@@ -30,3 +45,4 @@ pub use effect::Effect;
 pub use event::Event;
 pub use group::Group;
 pub use hard_state::HardState;
+pub use settings::Settings;

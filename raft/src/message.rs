@@ -23,7 +23,8 @@ pub struct Message {
 /// What is said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
-    /// Would you vote for me? Changes no state of the receiver, its contact timer included.
+    /// Would you vote for me? Changes no state of the receiver, its contact timer included; but a receiver that follows the asker no
+    /// longer does: whoever would take a later term leads no more.
     PreVoteRequest { claim: Claim },
     /// Answer to [`Body::PreVoteRequest`]; it carries the receiver's term, so a candidate that fell behind learns of it.
     PreVoteReply { granted: bool },
@@ -48,7 +49,7 @@ pub enum Body {
     SnapshotReply { installed: bool, log_end: Offset },
 }
 
-/// How complete a candidate's log is. Compared field by field in exactly this order; the model in `models/commit-rule`
+/// How complete a candidate's log is. Compared field by field in exactly this order; the model in `raft/model`
 /// finds a lost record under each other order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Claim {

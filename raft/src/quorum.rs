@@ -1,33 +1,40 @@
-//! Counting: what a majority of voters holds. Pure arithmetic; knows no roles and no messages.
-
-use ringlog_protocol::ids::Offset;
+//! Counting: what enough voters hold. Pure arithmetic; knows no roles and no messages.
 
 use crate::configuration::VOTERS_MAX;
 
-/// The largest offset below which a majority of the voters holds everything, given one end per voter; `None` for a voter that
-/// does not count (its log term is not this term's).
+/// So many of `voters` are more than half.
+pub(crate) fn majority(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+/// The commit quorum: `max(majority, min(min.insync.replicas, replicas))`.
+pub(crate) fn copies(voters: usize, copies_min: usize) -> usize {
+    majority(voters).max(copies_min.min(voters))
+}
+
+/// The largest value that at least `copies` of the voters reach, given one value per voter; `None` for a voter that does not
+/// count (its log term is not this term's).
 ///
-/// `None` when no majority counts at all.
-pub(crate) fn majority_end(ends: impl Iterator<Item = Option<Offset>>) -> Option<Offset> {
+/// `None` when fewer than `copies` count at all.
+pub(crate) fn reached_by<T: Copy + Ord>(copies: usize, values: impl Iterator<Item = Option<T>>) -> Option<T> {
     let mut sorted = [None; VOTERS_MAX];
     let mut voters = 0;
-    for end in ends {
-        *sorted.get_mut(voters).expect("a configuration has at most VOTERS_MAX voters") = end;
+    for value in values {
+        *sorted.get_mut(voters).expect("a configuration has at most VOTERS_MAX voters") = value;
         voters += 1;
     }
     let sorted = sorted.get_mut(..voters)?;
     sorted.sort_unstable_by(|a, b| b.cmp(a));
-    // With n voters, n / 2 + 1 of them hold what the one at place n / 2 holds.
-    sorted.get(voters / 2).copied().flatten()
+    sorted.get(copies.checked_sub(1)?).copied().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(ends: &[Option<i64>], expected: Option<i64>) {
-        let found = majority_end(ends.iter().map(|end| end.map(Offset)));
-        assert_eq!(found, expected.map(Offset), "{ends:?}");
+    fn check(values: &[Option<i64>], expected: Option<i64>) {
+        let found = reached_by(majority(values.len()), values.iter().copied());
+        assert_eq!(found, expected, "{values:?}");
     }
 
     #[test]
@@ -42,5 +49,15 @@ mod tests {
         check(&[Some(9), None, None], None);
         check(&[Some(4), Some(3), Some(2), Some(1)], Some(2));
         check(&[Some(5), Some(4), Some(3), Some(2), Some(1)], Some(3));
+    }
+
+    #[test]
+    fn the_commit_quorum_is_a_majority_or_what_the_topic_asks_for_or_everybody() {
+        assert_eq!(copies(1, 2), 1);
+        assert_eq!(copies(3, 1), 2);
+        assert_eq!(copies(3, 3), 3);
+        assert_eq!(copies(3, 9), 3);
+        assert_eq!(copies(5, 2), 3);
+        assert_eq!(copies(2, 0), 2);
     }
 }

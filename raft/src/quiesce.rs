@@ -1,0 +1,54 @@
+//! Silence: when a group has nothing to say, it says nothing. Decides only whether it may be left alone.
+//!
+//! A caller may stop ticking a quiescent group while it hears the nodes concerned: for a follower its leader's, for a leader those of
+//! all members. When one of them falls silent it ticks the group again, and when one comes back from a restart it ticks it for
+//! four election timeouts at least: the replica there may be another one by now. The first tick after a pause excuses everybody
+//! (see `clock`), so waking a group is safe at any time.
+
+use crate::group::{Group, Role};
+use crate::ids::Round;
+use crate::progress::{Flow, Reading};
+
+impl Group {
+    /// True while ticks would change nothing, where [`Settings::quiesce`](crate::Settings::quiesce) is on: a leader whose every member holds everything, is known to know it, and answered a
+    /// round that began afterwards; a follower that holds everything its leader has and committed.
+    pub fn is_quiescent(&self) -> bool {
+        if !self.settings.quiesce
+            || !self.persists.pending.is_empty()
+            || self.persists.failed
+            || self.owed_vote.is_some()
+        {
+            return false;
+        }
+        let reconciled = self.durable.log_term == self.hard_state.term;
+        let complete = self.high_watermark == self.log.end && self.log.durable_end == self.log.end;
+        match self.role {
+            Role::Candidate | Role::Follower { leader: None } => false,
+            Role::Follower { leader: Some(_) } => reconciled && complete && self.following.owes_nothing(),
+            Role::Leader { .. } => self.settled && complete && self.has_nothing_to_say(),
+        }
+    }
+
+    fn has_nothing_to_say(&self) -> bool {
+        let Some(leading) = &self.leading else { return false };
+        let configuration = &self.hard_state.configuration;
+        let idle = leading.barriers.is_empty() && leading.transfer.is_none() && leading.change.is_none();
+        let content = leading.progress.iter().all(|progress| {
+            let is_voter = configuration.is_voter(progress.replica);
+            progress.flow == Flow::Streaming
+                && progress.reading == Reading::Idle
+                && progress.matched == Some(self.log.end)
+                && progress.version >= configuration.version
+                && progress.confirmed >= leading.busy_until
+                && (is_voter || progress.stays_learner || !self.settings.promote_learners)
+        });
+        idle && content && self.is_voter()
+    }
+
+    /// Something changed: the group stays awake until every member answered a round that begins after this.
+    pub(crate) fn wake(&mut self) {
+        if let Some(leading) = &mut self.leading {
+            leading.busy_until = Round(leading.round.0 + 1);
+        }
+    }
+}
