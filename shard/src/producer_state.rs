@@ -93,7 +93,8 @@ pub struct ProducerStates {
     /// `producer.id.expiration.ms`: a producer that appended nothing for longer is forgotten.
     expiration_ms: i64,
     producers_max: usize,
-    producers: BTreeMap<ProducerId, Producer>,
+    /// Boxed: a node of the map has room for eleven, and most partitions have one producer.
+    producers: BTreeMap<ProducerId, Box<Producer>>,
     /// Producers by their last append, oldest first: `by_use[p.last_use] == id` for each entry `(id, p)`.
     by_use: BTreeMap<u64, ProducerId>,
     uses: u64,
@@ -208,13 +209,14 @@ impl ProducerStates {
         self.uses += 1;
         let last_use = self.uses;
         let epoch = header.producer_epoch;
-        let producer = self.producers.entry(header.producer_id).or_insert_with(|| Producer::new(epoch));
+        let producer =
+            self.producers.entry(header.producer_id).or_insert_with(|| Box::new(Producer::new(epoch)));
         self.by_use.remove(&producer.last_use);
         self.by_use.insert(last_use, header.producer_id);
         producer.last_use = last_use;
         producer.last_append_ms = now_ms;
         if producer.epoch != epoch {
-            *producer = Producer { last_append_ms: now_ms, last_use, ..Producer::new(epoch) };
+            **producer = Producer { last_append_ms: now_ms, last_use, ..Producer::new(epoch) };
         }
         // A transaction's marker carries an epoch but no sequence.
         if !header.attributes.is_control() && header.base_sequence >= Sequence(0) {
@@ -281,7 +283,7 @@ impl ProducerStates {
     }
 
     fn live(&self, id: ProducerId, now_ms: i64) -> Option<&Producer> {
-        let producer = self.producers.get(&id)?;
+        let producer = self.producers.get(&id)?.as_ref();
         (!producer.is_expired(now_ms, self.expiration_ms)).then_some(producer)
     }
 }

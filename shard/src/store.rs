@@ -131,6 +131,7 @@ impl Store {
         let inner = &self.inner;
         let (started_at, scanned) = (inner.io.monotonic_now(), inner.storage.scanned_bytes());
         let recovered_count = openings.iter().filter(|opening| opening.recovered.is_some()).count();
+        inner.expect(openings.len());
         let opened = Inner::open_all(inner, openings).await;
         if recovered_count > 0 {
             let scanned_bytes = inner.storage.scanned_bytes() - scanned;
@@ -374,6 +375,14 @@ enum OpenError {
 
 impl Inner {
     /// Opens several at once, for each waits for the disk; answers their slots in the order of the openings.
+    /// Makes room for `count` more partitions.
+    fn expect(&self, count: usize) {
+        let mut table = self.table.borrow_mut();
+        table.slots.reserve(count);
+        table.by_key.reserve(count);
+        self.storage.expect_logs(count);
+    }
+
     async fn open_all(inner: &Rc<Inner>, openings: Vec<Opening>) -> Vec<usize> {
         let worker_count = openings.len().min(PARTITIONS_OPENED_AT_ONCE);
         let queue = Rc::new(RefCell::new(openings.into_iter().enumerate().collect::<VecDeque<_>>()));

@@ -78,7 +78,7 @@ impl ProducerStates {
             let mut producer = reader.producer(id)?;
             states.uses += 1;
             producer.last_use = states.uses;
-            if states.producers.insert(id, producer).is_some() {
+            if states.producers.insert(id, Box::new(producer)).is_some() {
                 return Err(SnapshotError::Impossible { producer: id.0, what: "it is named twice" });
             }
             states.by_use.insert(states.uses, id);

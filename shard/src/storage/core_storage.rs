@@ -409,6 +409,13 @@ impl CoreStorage {
         core.insert(log)
     }
 
+    /// Makes room for `count` more logs at once: one that grows by doubling leaves behind what it outgrew.
+    pub fn expect_logs(&self, count: usize) {
+        let mut core = self.inner().core.borrow_mut();
+        core.logs.reserve(count);
+        core.by_key.reserve(count);
+    }
+
     /// Stores a batch at the end of the log and queues it for the journal. The listener hears when it is durable.
     ///
     /// Look at [`CoreStorage::is_full`] first: this refuses only well beyond it.

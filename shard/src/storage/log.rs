@@ -340,6 +340,15 @@ impl Log {
         }
     }
 
+    /// Takes a segment at the end.
+    pub(crate) fn push_segment(&mut self, segment: Segment) {
+        if self.segments.is_empty() {
+            // Most partitions have one; by itself the queue would make room for four.
+            self.segments.reserve_exact(1);
+        }
+        self.segments.push_back(segment);
+    }
+
     /// Takes a batch at the end, as [`Log::place`] said.
     pub(crate) fn push(&mut self, header: &BatchHeader, batch: TailBatch) {
         assert_eq!(batch.base, self.log_end, "a batch begins where the log ends");
@@ -348,13 +357,8 @@ impl Log {
             && self.segments.back().is_none_or(|segment| segment.base != batch.segment_base)
         {
             let interval = self.settings.index_interval_bytes;
-            self.segments.push_back(Segment::new(
-                &self.folder,
-                self.key,
-                batch.segment_base,
-                interval,
-                &self.files,
-            ));
+            let segment = Segment::new(&self.folder, self.key, batch.segment_base, interval, &self.files);
+            self.push_segment(segment);
         }
         let segment = self.segments.back_mut().expect("a segment was just made");
         assert_eq!(

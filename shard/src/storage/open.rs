@@ -262,7 +262,7 @@ async fn scan_segments(
         let mut segment = Segment::new(&log.folder, log.key, info.base, interval, &log.files);
         let is_spared = trusted.is_some_and(|checkpoint| info.base < checkpoint.segment_base);
         if is_spared && take_footer(inner, log, &mut segment, info, later.first()).await {
-            log.segments.push_back(segment);
+            log.push_segment(segment);
             continue;
         }
         if let Some(checkpoint) = trusted.filter(|checkpoint| checkpoint.segment_base == info.base) {
@@ -291,7 +291,7 @@ async fn scan_segments(
                 } else {
                     note_damage(log, path, u64::from(position), detail);
                 }
-                log.segments.push_back(segment);
+                log.push_segment(segment);
                 return Ok(());
             }
         }
@@ -300,7 +300,7 @@ async fn scan_segments(
             // All of it is synced. One partition may have more segments than files may be open.
             segment.handle.close();
         }
-        log.segments.push_back(segment);
+        log.push_segment(segment);
     }
     Ok(())
 }
