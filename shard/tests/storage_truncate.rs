@@ -202,30 +202,11 @@ impl Node {
             };
             assert_eq!(damage, None, "{key}");
             let found = read_all(io, &self.storage, *id, 100_000).await;
-            let mut histories = self.histories.borrow_mut();
-            let history = histories.entry(*key).or_default();
-            assert!(log_start <= history.log_start, "{key}: starts at {log_start}");
-            let visible = |state: &State| -> Vec<u8> {
-                let is_left = |batch: &&Bytes| header_of(batch).next_offset() > log_start;
-                let left: Vec<Bytes> = state.batches.iter().filter(is_left).cloned().collect();
-                left.concat()
-            };
-            let is_it = |state: &&State| {
-                state.sequence >= history.acknowledged
-                    && state.end.max(log_start) == log_end
-                    && visible(state) == found
-            };
-            let state = history.states.iter().rev().find(is_it).cloned();
-            let state = state.unwrap_or_else(|| {
-                let ends: Vec<_> = history.states.iter().map(|state| (state.sequence, state.end)).collect();
-                panic!(
-                    "{key}: found {log_start} to {log_end}, {} bytes; acknowledged {}, states {ends:?}",
-                    found.len(),
-                    history.acknowledged
-                )
-            });
+            let state = self.found_state(*key, (log_start, log_end), &found);
             self.check_derived(io, *id, &state, log_start).await;
             // Sequences go on behind those found; what was under way counts no more.
+            let mut histories = self.histories.borrow_mut();
+            let history = histories.get_mut(key).expect("just looked at");
             *history = History {
                 states: vec![State { sequence: 0, ..state }],
                 acknowledged: 0,
@@ -233,6 +214,33 @@ impl Node {
                 epoch: history.epoch + 1,
             };
         }
+    }
+
+    /// The state of the log that was found.
+    fn found_state(&self, key: TopicPartition, found_range: (Offset, Offset), found: &[u8]) -> State {
+        let (log_start, log_end) = found_range;
+        let mut histories = self.histories.borrow_mut();
+        let history = histories.entry(key).or_default();
+        assert!(log_start <= history.log_start, "{key}: starts at {log_start}");
+        let visible = |state: &State| -> Vec<u8> {
+            let is_left = |batch: &&Bytes| header_of(batch).next_offset() > log_start;
+            let left: Vec<Bytes> = state.batches.iter().filter(is_left).cloned().collect();
+            left.concat()
+        };
+        let is_it = |state: &&State| {
+            state.sequence >= history.acknowledged
+                && state.end.max(log_start) == log_end
+                && visible(state) == found
+        };
+        let state = history.states.iter().rev().find(is_it).cloned();
+        state.unwrap_or_else(|| {
+            let ends: Vec<_> = history.states.iter().map(|state| (state.sequence, state.end)).collect();
+            panic!(
+                "{key}: found {log_start} to {log_end}, {} bytes; acknowledged {}, states {ends:?}",
+                found.len(),
+                history.acknowledged
+            )
+        })
     }
 
     /// Epochs, the largest timestamp and the search for it are those of the batches that are left.
@@ -466,7 +474,10 @@ fn a_truncation_below_the_start_is_refused_and_one_to_the_start_empties_the_log(
             refused,
             Err(TruncateError::BelowLogStart { to: Offset(14), log_start: Offset(15) })
         ));
-        assert_eq!(refused.unwrap_err().to_string(), "cannot truncate to offset 14: the log starts at 15");
+        assert_eq!(
+            refused.expect_err("below the start").to_string(),
+            "cannot truncate to offset 14: the log starts at 15"
+        );
         let nothing = storage.truncate(id, Offset(40)).await.expect("nothing to do");
         assert_eq!((nothing.end, nothing.sequence), (Offset(40), None));
         let emptied = storage.truncate(id, Offset(17)).await.expect("truncate");
