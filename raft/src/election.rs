@@ -43,7 +43,7 @@ impl Group {
     /// A group whose only voter is this replica campaigns at once: nobody else could lead. A larger one waits for its timeout.
     ///
     /// A restarted leader never resumes its term: what it acknowledged before the crash is not known, and a record it proposed
-    /// under that term may be gone (commit-rule.md, "Election" 5).
+    /// under that term may be gone (`docs/explanation/replication.md`, "Election" 5).
     pub(crate) fn start(&mut self, effects: &mut Vec<Effect>) {
         assert!(!self.started, "a group starts once");
         self.started = true;

@@ -165,7 +165,7 @@ impl Group {
             role: Role::Follower { leader: None },
             durable: DurableTerms::of(&hard_state),
             hard_state,
-            // Not stored: a leader learns it anew from the rule, and until then shows nothing (commit-rule.md, "Commit").
+            // Not stored: a leader learns it anew from the rule, and until then shows nothing (`docs/explanation/replication.md`, "Commit").
             high_watermark: log.start,
             log,
             settled: false,

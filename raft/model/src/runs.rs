@@ -169,7 +169,7 @@ pub fn mistake_runs() -> Vec<Run> {
             protocol: Protocol { mistake: Some(mistake), ..protocol },
             inner: false,
             recovery: matches!(mistake, OnlyVotersCampaign | VersionComparedApart),
-            search: if cheap.contains(&mistake) { Search::BreadthFirst } else { Search::DepthFirst },
+            search: Search::BreadthFirst,
             cheap: cheap.contains(&mistake),
         })
         .collect()
