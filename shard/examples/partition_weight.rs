@@ -1,5 +1,6 @@
 //! What an idle partition with data weighs: opens so many that lie on disk, and compares the memory of the process before
-//! and after. `cargo run --release -p ringlog-shard --example partition_weight -- [PARTITIONS]` prints one line of JSON.
+//! and after, recovery included. Compare two numbers of partitions to leave out what does not depend on it.
+//! `cargo run --release -p ringlog-shard --example partition_weight -- [PARTITIONS]` prints one line of JSON.
 
 use std::path::Path;
 
@@ -42,6 +43,8 @@ fn batch() -> IncomingBatch {
 
 /// Starts, and opens `count` partitions; how much they added to this process's memory.
 async fn open(io: &Io, path: &Path, count: usize) -> (Store, u64) {
+    // What recovery needed and freed is used again by what is opened: so it counts from the beginning.
+    let before = resident_bytes();
     let identity = Identity { cluster_id: None, node_id: NodeId(1) };
     let directory = DataDirectory::open(io, path, None, &identity).await.expect("a directory of ours");
     let mut recovery = recover(io, &directory, 1, &|_| 0, &SETTINGS).await.expect("recovery");
@@ -57,24 +60,23 @@ async fn open(io: &Io, path: &Path, count: usize) -> (Store, u64) {
         settings: LogSettings::default(),
     });
     let openings: Vec<Opening> = openings.collect();
-    let before = resident_bytes();
     store.open(openings).await;
     (store, resident_bytes().saturating_sub(before))
 }
 
-async fn measure(io: Io, count: usize) {
-    let folder = tempfile::tempdir().expect("a folder for the measurement");
-    {
-        let (store, _) = open(&io, folder.path(), count).await;
-        for _ in 0..BATCHES {
-            for number in 0..count {
-                store.room().await;
-                store.append(key(number), batch(), None).expect("appended");
-            }
+async fn fill(io: Io, path: &Path, count: usize) {
+    let (store, _) = open(&io, path, count).await;
+    for _ in 0..BATCHES {
+        for number in 0..count {
+            store.room().await;
+            store.append(key(number), batch(), None).expect("appended");
         }
-        store.storage().checkpoint().await.expect("checkpoint");
     }
-    let (store, opened_bytes) = open(&io, folder.path(), count).await;
+    store.storage().checkpoint().await.expect("checkpoint");
+}
+
+async fn measure(io: Io, path: &Path, count: usize) {
+    let (store, opened_bytes) = open(&io, path, count).await;
     let stats = store.storage().stats();
     println!(
         "{{\"partitions\": {count}, \"bytes_per_partition\": {}, \"scanned_bytes\": {}, \"index_bytes\": {}, \"files_open\": {}}}",
@@ -86,8 +88,18 @@ async fn measure(io: Io, count: usize) {
 }
 
 fn main() {
-    let count = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(2000);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let count = arguments.first().and_then(|count| count.parse().ok()).unwrap_or(2000);
     let executor = Executor::new(ExecutorConfig::default()).expect("one driver always works");
     let io = executor.io();
-    executor.run(measure(io, count));
+    if let Some(path) = arguments.get(1) {
+        executor.run(fill(io, Path::new(path), count));
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder for the measurement");
+    // In a process of its own: what it freed would be used again here, and count for nothing.
+    let this = std::env::current_exe().expect("it runs");
+    let filled = std::process::Command::new(this).arg(count.to_string()).arg(folder.path()).status();
+    assert!(filled.is_ok_and(|status| status.success()), "the folder was filled");
+    executor.run(measure(io, folder.path(), count));
 }
