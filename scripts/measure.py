@@ -219,7 +219,8 @@ def measure_echo(out, seconds=RUNTIME_SECONDS):
           command,
           [{"value": "echo_64B_x64_io_uring", "op": "<=", "limit": 0.92},
            {"value": "echo_64KiB_x64_io_uring", "op": "<=", "limit": 1.05}],
-          values=ratios("echo", "cpu_to_tokio"))
+          values=ratios("echo", "cpu_to_tokio")
+          | ratios("echo_64B_x64", "cpu_to_tokio_quartiles", "_quartiles"))
     write(out, "echo-file-read", "rate of 4 KiB reads out of the page cache, one at a time, against tokio's blocking "
           "pool, and CPU of the runtime's own thread a read (tokio's pool works on other threads); for information, "
           "DESIGN section 6 sets no bound", command, None,
