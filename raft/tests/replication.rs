@@ -64,6 +64,22 @@ fn a_diverged_follower_is_cut_at_the_first_record_that_differs() {
     assert!(probes.count() <= 4, "whole epochs are skipped");
 }
 
+/// Found by the simulation: such a group could elect and never commit.
+#[test]
+fn a_winner_takes_a_configuration_made_beyond_its_log_as_the_first_of_its_term() {
+    let mut stage = Stage::of_disks(2, &[(1, 3, &[1, 1]), (1, 1, &[1]), (1, 1, &[])]);
+    // It was made under a leader whose later records were cut again for another one, that did not last.
+    stage.made_at(1, 7);
+    stage.campaigns(1);
+    stage.settles();
+    assert!(stage.group(1).is_settled());
+    assert_eq!(stage.high_watermark(1), 2);
+    for node in 1..=3 {
+        let configuration = stage.group(node).configuration();
+        assert_eq!((configuration.version, configuration.position), (3, Offset(2)), "node {node}");
+    }
+}
+
 #[test]
 fn an_equal_record_beyond_a_short_message_is_not_cut_while_reconciling() {
     let mut stage = Stage::of_disks(3, &[(1, 1, &[]), (1, 1, &[]), (1, 1, &[1, 1, 1, 1])]);

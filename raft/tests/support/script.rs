@@ -92,6 +92,13 @@ impl Stage {
         stage
     }
 
+    /// This node's configuration was made where the log ended at `position`; it starts again with it.
+    pub fn made_at(&mut self, node: i32, position: i64) {
+        let actor = self.actor_mut(node);
+        std::sync::Arc::make_mut(&mut actor.disk.configuration).position = Offset(position);
+        self.crashes(node);
+    }
+
     pub fn configures(&mut self, settings: Settings) {
         self.settings = settings;
         self.actors.iter_mut().for_each(|actor| actor.group.configure(settings));
