@@ -26,6 +26,8 @@ pub(crate) struct Following {
     round: Round,
     /// The leader's watermark, as far as it was told.
     pub(crate) high_watermark: Offset,
+    /// The leader's node was started anew, or was away: the leader may be another one by now, or none.
+    pub(crate) doubted: bool,
     pub(crate) copying: Option<Copying>,
     pub(crate) copied: Option<Copied>,
 }
@@ -63,7 +65,7 @@ impl Following {
     }
 
     pub(crate) fn owes_nothing(&self) -> bool {
-        self.owed.is_none() && self.copying.is_none()
+        !self.doubted && self.owed.is_none() && self.copying.is_none()
     }
 }
 
@@ -94,6 +96,7 @@ impl Group {
             Role::Candidate | Role::Follower { .. } => {}
         }
         self.role = Role::Follower { leader: Some(from) };
+        self.following.doubted = false;
         self.forget_election();
         self.clock.heard_leader();
         self.arm_election();

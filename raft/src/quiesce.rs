@@ -1,9 +1,8 @@
 //! Silence: when a group has nothing to say, it says nothing. Decides only whether it may be left alone.
 //!
 //! A caller may stop ticking a quiescent group while it hears the nodes concerned: for a follower its leader's, for a leader those of
-//! all members. When one of them falls silent it ticks the group again, and when one comes back from a restart it ticks it for
-//! four election timeouts at least: the replica there may be another one by now. The first tick after a pause excuses everybody
-//! (see `clock`), so waking a group is safe at any time.
+//! all members. While one of them is silent it ticks the group. When one comes back it says so once ([`Group::doubt`]), since
+//! the replica there may be another one by now; the group then stays awake until it heard the other side.
 
 use crate::group::{Group, Role};
 use crate::ids::Round;
@@ -27,6 +26,13 @@ impl Group {
             Role::Follower { leader: Some(_) } => reconciled && complete && self.following.owes_nothing(),
             Role::Leader { .. } => self.settled && complete && self.has_nothing_to_say(),
         }
+    }
+
+    /// The node of the leader, or of a member, was started anew: a quiet group is awake from here on, until a follower heard its
+    /// leader, or a leader its members. Safe at any time.
+    pub fn doubt(&mut self) {
+        self.following.doubted = true;
+        self.wake();
     }
 
     fn has_nothing_to_say(&self) -> bool {

@@ -334,6 +334,25 @@ fn an_idle_group_falls_silent_and_wakes_with_the_next_record() {
 }
 
 #[test]
+fn a_quiet_group_that_is_doubted_stays_awake_until_it_heard_the_other_side() {
+    let mut stage = Stage::led_by_one();
+    stage.configures(ringlog_raft::Settings { quiesce: true, ..stage.settings });
+    stage.waits(60);
+    // The leader's node came back: whether the leader did, only a message of it tells.
+    stage.actor_mut(2).group.doubt();
+    assert!(!stage.group(2).is_quiescent());
+    let before = stage.sent.len();
+    stage.loses_patience(2);
+    let asks = |sent: &ringlog_raft::message::Message| matches!(sent.body, Body::PreVoteRequest { .. });
+    assert!(stage.sent.iter().skip(before).any(|sent| sent.from == replica(2) && asks(sent)));
+    stage.settles();
+    assert!(!stage.group(1).is_quiescent(), "and the leader is awake as well");
+    stage.waits(60);
+    assert_eq!(stage.group(1).term(), Term(1));
+    assert!((1..=3).all(|node| stage.group(node).is_quiescent()));
+}
+
+#[test]
 fn a_restarted_follower_wakes_a_quiet_leader() {
     let mut stage = Stage::led_by_one();
     stage.configures(ringlog_raft::Settings { quiesce: true, ..stage.settings });

@@ -1,6 +1,7 @@
-//! Visits the spaces of states named on the command line and prints one JSON object: states, depth and verdict of each.
+//! Visits the spaces of states named on the command line and prints one JSON object, which `docs/evidence/raft/model.json` quotes:
+//! states, depth and verdict of each.
 //!
-//! `cargo run --profile simulate -p ringlog-raft-model -- all > docs/evidence/raft/model.json`
+//! `cargo run --profile simulate -p ringlog-raft-model -- all`
 
 #![allow(clippy::disallowed_methods, reason = "how long it took is told, and decides nothing")]
 

@@ -48,8 +48,6 @@ pub struct Node {
     pub heard: Vec<(u64, u64)>,
     pub high_watermark_seen: Offset,
     pub write_failed: bool,
-    /// Another node came back: groups are ticked for a while.
-    pub awake_until_ms: u64,
 }
 
 pub fn replica(place: usize, disks: u8) -> ReplicaId {
@@ -81,7 +79,6 @@ impl Node {
             heard: vec![(0, 0); nodes],
             high_watermark_seen: Offset(0),
             write_failed: false,
-            awake_until_ms: 0,
         }
     }
 
@@ -162,10 +159,13 @@ impl Node {
         self.unwritten.push_back(Unwritten { persist, records });
     }
 
-    pub fn hear(&mut self, from: usize, life: u64, now_ms: u64, awake_ms: u64) {
+    /// A sign of life of another node, in one of its lives.
+    pub fn hear(&mut self, from: usize, life: u64, now_ms: u64) {
         let before = std::mem::replace(&mut self.heard[from], (now_ms, life)).1;
-        if before != life {
-            self.awake_until_ms = now_ms + awake_ms;
+        if before != life
+            && let Some(group) = &mut self.group
+        {
+            group.doubt();
         }
     }
 
@@ -176,7 +176,7 @@ impl Node {
     /// Whether the caller may leave the group alone: it is quiet, and the nodes concerned are heard.
     pub fn may_skip_tick(&self, now_ms: u64, patience_ms: u64) -> bool {
         let Some(group) = &self.group else { return true };
-        if !group.is_quiescent() || now_ms < self.awake_until_ms {
+        if !group.is_quiescent() {
             return false;
         }
         let configuration = group.configuration();

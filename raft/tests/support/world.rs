@@ -233,7 +233,7 @@ impl World {
             return self.schedule(at_ms, Due::Deliver { to, packet });
         }
         match packet {
-            Packet::Ping { from, life } => node.hear(from, life, self.now_ms, 4 * ELECTION_MS),
+            Packet::Ping { from, life } => node.hear(from, life, self.now_ms),
             Packet::Raft { message, records } => {
                 let base = match &message.body {
                     Body::Append(append) => Some((append.base.0, records.as_slice())),
