@@ -64,7 +64,7 @@ impl Group {
             return;
         }
         let (term, log_end) = (self.hard_state.term, offer.log_end);
-        self.following.copying = Some(Copying { from, term, log_end });
+        self.following.copying = Some(Box::new(Copying { from, term, log_end }));
         effects.push(Effect::FetchSnapshot { from, offer });
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Following {
     pub(crate) high_watermark: Offset,
     /// The leader's node was started anew, or was away: the leader may be another one by now, or none.
     pub(crate) doubted: bool,
-    pub(crate) copying: Option<Copying>,
+    pub(crate) copying: Option<Box<Copying>>,
     pub(crate) copied: Option<Copied>,
 }
 

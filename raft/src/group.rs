@@ -169,7 +169,7 @@ impl Group {
             high_watermark: log.start,
             log,
             settled: false,
-            persists: Persists::default(),
+            persists: Persists::new(),
             settings,
             clock: Clock::new(seed),
             candidacy: Candidacy::default(),

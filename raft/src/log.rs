@@ -97,6 +97,8 @@ impl Log {
     pub(crate) fn extend(&mut self, epoch: LeaderEpoch, end: Offset) {
         debug_assert!(epoch >= self.last_epoch(), "{epoch:?} follows {:?}", self.last_epoch());
         if self.last_epoch() != epoch {
+            // One at a time: a term is rare, and a log of few terms should stay small.
+            self.epochs.reserve_exact(1);
             self.epochs.push(EpochStart { epoch, start: self.end });
         }
         self.end = end;

@@ -10,7 +10,7 @@ use crate::hard_state::HardState;
 use crate::ids::{Moment, ReplicaId, Term, Ticket};
 
 /// Persists in flight.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Persists {
     /// Handed out and not yet reported, oldest first. Its length is bounded by what the caller keeps in flight.
     pub(crate) pending: VecDeque<Pending>,
@@ -46,6 +46,14 @@ pub(crate) struct Write {
     pub(crate) truncate_to: Option<Offset>,
     pub(crate) append: Option<AppendRange>,
     pub(crate) hard_state: bool,
+}
+
+impl Persists {
+    pub(crate) fn new() -> Persists {
+        // Most groups are idle, and an idle one had one or two persists in flight at a time.
+        let pending = VecDeque::with_capacity(2);
+        Persists { pending, last: Ticket(0), reported: Ticket(0), failed: false }
+    }
 }
 
 impl DurableTerms {

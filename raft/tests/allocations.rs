@@ -151,8 +151,7 @@ fn a_steady_stream_of_records_and_heartbeats_allocates_nothing() {
 }
 
 #[test]
-fn an_idle_replica_takes_at_most_a_kibibyte() {
-    let before = HELD_BYTES.get();
+fn an_idle_replica_takes_at_most_a_kibibyte_and_a_leader_of_three_two() {
     let mut cluster = Cluster::new();
     for _ in 0..20 {
         cluster.proposes();
@@ -160,13 +159,39 @@ fn an_idle_replica_takes_at_most_a_kibibyte() {
     }
     (0..10).for_each(|_| cluster.ticks());
     assert!(cluster.groups.iter().all(Group::is_quiescent));
-    let leader = cluster.leader();
-    let follower = cluster.groups.swap_remove((leader + 1) % 3);
-    let with = HELD_BYTES.get() - before;
-    let inline = size_of::<Group>();
-    drop(follower);
-    let heap = with - (HELD_BYTES.get() - before);
-    let bytes = inline + heap as usize;
-    println!("an idle follower takes {bytes} bytes, {inline} of them inline");
-    assert!(bytes <= 1024, "an idle follower takes {bytes} bytes, {inline} of them inline");
+    let follower = cluster.groups.swap_remove((cluster.leader() + 1) % 3);
+    let leader = cluster.groups.swap_remove(cluster.leader());
+    let mut alone = alone();
+    for end in 1..=20 {
+        let mut effects = Vec::with_capacity(8);
+        alone.step(Event::Proposal { end: Offset(end) }, &mut effects);
+        writes(&mut alone, &mut effects);
+    }
+    for (what, group, bytes_max) in
+        [("follower", follower, 1024), ("group of one", alone, 1024), ("leader of three", leader, 2048)]
+    {
+        let before = HELD_BYTES.get();
+        drop(group);
+        let bytes = size_of::<Group>() as isize + before - HELD_BYTES.get();
+        println!("an idle {what} takes {bytes} bytes, {} of them inline", size_of::<Group>());
+        assert!(bytes <= bytes_max, "an idle {what} takes {bytes} bytes");
+    }
+}
+
+fn alone() -> Group {
+    let hard_state = HardState::alone(replica(0));
+    let restored = Restored { me: replica(0), hard_state, log_start: Offset(0), log_end: Offset(0) };
+    let mut group = Group::restore(restored).expect("a new group");
+    let mut effects = Vec::with_capacity(8);
+    group.step(Event::Start, &mut effects);
+    writes(&mut group, &mut effects);
+    group
+}
+
+fn writes(group: &mut Group, effects: &mut Vec<Effect>) {
+    while let Some(effect) = effects.pop() {
+        if let Effect::Persist(persist) = effect {
+            group.step(Event::Persisted { ticket: persist.ticket }, effects);
+        }
+    }
 }
