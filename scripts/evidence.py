@@ -8,6 +8,7 @@ A figure is one JSON object:
   bound                      null, or {"op": "<=", "limit": 1.3} with "value": NAME where `values` holds several;
                              a list of such objects where a figure has several bounds
   miss_explained             by how much and why, when a bound does not hold
+The figures that an issue asks for are in WANTED: each must be there and state its bounds, none weaker.
 A promise in README.md, ARCHITECTURE.md or docs/ is a list item or paragraph with `Promise:`; it names its test as
 (test: PATH::FUNCTION), or (test: PATH) for a script. Every such name, anywhere in them, must exist. So must each name in
 backticks in the last column of a table whose header ends with `Held by`; every row of it is a promise and names one.
@@ -23,7 +24,50 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+AT_MOST, AT_LEAST, EXACTLY = "<=", ">=", "=="
+TORTURE_CYCLES = {"kill9": 2000, "powercut": 2000, "reshard": 200, "disk-full": 100, "write-error": 100, "read-error": 100,
+                  "bitflip": 100, "stall": 100, "memory": 100}
+RESTARTS = [f"{caches}_{shards}" for caches in ("warm", "dropped")
+            for shards in ("1_shard", "2_shards", "1_to_2_shards", "2_to_1_shards")]
+# Issue -> file -> (value, operator, limit) of each bound that it must state.
+WANTED = {
+    "storage": {
+        **{fault: [("cycles", AT_LEAST, cycles), *((name, EXACTLY, 0) for name in ("failures", "anomalies", "failed_starts"))]
+           for fault, cycles in TORTURE_CYCLES.items()},
+        "restart": [("data_gib", AT_LEAST, 19.8), *((f"{case}_seconds_max", AT_MOST, 5) for case in RESTARTS)],
+        "commit-beside-checkpoint": [("100_logs_p999_ratio", AT_MOST, 2), ("2000_logs_p999_ratio", AT_MOST, 2)],
+        "write-amplification": [
+            *((f"1k_off_{where}", AT_MOST, 2.2) for where in ("process", "device")),
+            *((f"{size}_on_{where}", AT_MOST, 1.1) for size in ("64k", "1m") for where in ("process", "device"))],
+        "partitions": [("cpu_ratio", AT_MOST, 1.25), ("many_descriptors_of_4096", AT_MOST, 2092)],
+        "idle-partitions": [("empty_bytes", AT_MOST, 4096), ("with_data_bytes", AT_MOST, 4096)],
+        "crash-seeds": [("crash_seeds", AT_LEAST, 100_000), ("failures", EXACTLY, 0)],
+        "flushes": [],
+        "bypass": [],
+    },
+}
 TEST_NAME = re.compile(r"\(test: `?([^`)]+)`?\)")
+
+
+def wanted_problems(name, files):
+    """Figures that the issue asks for and that are not there, and bounds that they leave out or weaken."""
+    problems = []
+    for figure, bounds in WANTED.get(name, {}).items():
+        path = next((path for path in files if path.stem == figure), None)
+        if path is None:
+            problems.append(f"docs/evidence/{name}/{figure}.json is missing")
+            continue
+        try:
+            stated = json.loads(path.read_text(encoding="utf-8")).get("bound") or []
+        except (ValueError, AttributeError):
+            continue  # figure_problems says so
+        for value, op, limit in bounds:
+            # A tighter bound of the same kind is as good.
+            held = any(bound.get("value") == value and bound.get("op") == op and OPERATORS[op](bound.get("limit"), limit)
+                       for bound in (stated if isinstance(stated, list) else [stated]))
+            if not held:
+                problems.append(f"docs/evidence/{name}/{figure}.json does not state {value} {op} {limit}")
+    return problems
 
 
 def is_ancestor(commit):
@@ -155,6 +199,10 @@ def main():
         if not problems:
             print(f"ok     {path.relative_to(ROOT)}: {'; '.join(lines)}")
         passed, failed = passed + (not problems), failed + bool(problems)
+    problems = wanted_problems(args.name, files)
+    for problem in problems:
+        print(f"FAILED {problem}")
+    failed += len(problems)
     problems, count = promise_problems()
     for problem in problems:
         print(f"FAILED {problem}")

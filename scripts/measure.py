@@ -1,9 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the figures of docs/evidence/skeleton/: start, journal, produce beside Apache Kafka, the executor beside tokio.
+"""Makes the figures of docs/evidence/skeleton/ and docs/evidence/storage/.
 
   measure.py skeleton [--only start|journal|produce|echo] [--seconds S] [--out DIR]
+  measure.py storage [--only ROW,...] [--short] [--ringlog BINARY] [--out DIR]
 
-The part `echo` is the whole runtime benchmark, with glommio: echo, cached file reads, messages between cores.
+skeleton: start, journal, produce beside Apache Kafka, the executor beside tokio. The part `echo` is the whole runtime
+benchmark, with glommio: echo, cached file reads, messages between cores.
+storage: the rows of scripts/measure/storage.py and restart.py. Needs root: some rows mount an XFS on a loop device, one
+drops the page cache. `restart` takes 20 GiB of disk while it runs. --short tries each row in seconds on little data; its
+figures go to a folder that is removed, unless --out names one, and only what the clock has no part in is compared with a
+bound, a loose one.
 
 Run it on a quiet machine of two or more cores. It builds the release binaries, pins broker and generator apart (core 0 and
 core 1), starts Kafka through scripts/kafka-peer.sh, and prefers ratios within one run over absolute times. Every figure is
@@ -11,20 +17,21 @@ one JSON file in the form that scripts/evidence.sh checks; a missed bound needs 
 file that is replaced.
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
-import platform
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BROKER_CPU, GENERATOR_CPU = "0", "1"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "measure"))
+import device  # noqa: E402
+import restart  # noqa: E402
+import storage  # noqa: E402
+from common import BROKER_CPU, ROOT, Binary, Broker, bench, output_of, percentile_ms, run, target, write  # noqa: E402
+
 ROUNDS = 5
 # What DESIGN section 6 offers: (name, arguments of the bench, bound of the ratio, which CPU figure).
 ROWS = [
@@ -37,81 +44,6 @@ ROWS = [
 MEASURE_SECONDS, WARMUP_SECONDS, KAFKA_WARMUP_SECONDS = 10, 3, 30
 # Many short runs: neighbours in time are compared, and a single run of this machine is off by a tenth and more.
 RUNTIME_SECONDS, RUNTIME_ROUNDS = 0.7, 13
-
-
-def run(command, **options):
-    return subprocess.run([str(part) for part in command], check=True, text=True, cwd=ROOT, **options)
-
-
-def output_of(command, **options):
-    return run(command, stdout=subprocess.PIPE, **options).stdout
-
-
-def target():
-    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-
-
-def machine():
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
-
-
-def write(out, name, figure, command, bound, value=None, values=None):
-    path = out / f"{name}.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    document = {
-        "figure": figure,
-        "command": command,
-        "machine": machine(),
-        "commit": output_of(["git", "rev-parse", "HEAD"]).strip(),
-        "date": datetime.date.today().isoformat(),
-    }
-    if value is not None:
-        document["value"] = value
-    if values is not None:
-        document["values"] = values
-    document["bound"] = bound
-    if before.get("miss_explained"):
-        document["miss_explained"] = before["miss_explained"]
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"{name}: {json.dumps(values if values is not None else value)}")
-
-
-class Broker:
-    """Our broker on a temporary data directory in the current file system."""
-
-    def __init__(self, *arguments, cpu=None):
-        self.directory = tempfile.TemporaryDirectory(prefix="ringlog-measure-", dir=ROOT)
-        reader, writer = os.pipe()
-        command = [target() / "release/ringlog", "broker", "--data-dir", self.directory.name, "--listen", "127.0.0.1:0",
-                   "--admin", "127.0.0.1:0", "--ready-fd", str(writer), *arguments]
-        if cpu is not None:
-            command = ["taskset", "-c", cpu, *command]
-        begin = time.monotonic()
-        self.process = subprocess.Popen([str(part) for part in command], pass_fds=[writer], stderr=subprocess.DEVNULL)
-        os.close(writer)
-        with os.fdopen(reader) as ready:
-            line = ready.readline()
-        self.start_ms = (time.monotonic() - begin) * 1e3
-        if not line:
-            raise SystemExit(f"the broker did not start: exit {self.process.wait()}")
-        self.address = json.loads(line)["listeners"][0]["bound"]
-
-    def cpu_seconds(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def resident_mib(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
-        self.directory.cleanup()
 
 
 def measure_start(out):
@@ -142,21 +74,6 @@ def measure_journal(out):
     write(out, "journal", "journal commit p50 against a bare O_DIRECT + RWF_DSYNC write of 4 KiB, in turn",
           "scripts/measure.py skeleton --only journal", {"value": "p50_ratio", "op": "<=", "limit": 1.3},
           values={"p50_ratio": round(statistics.median(ratios), 3), **values})
-
-
-def bench(address, pid, arguments, seconds, warmup):
-    command = ["taskset", "-c", GENERATOR_CPU, target() / "release/ringlog", "bench", "produce", "-b", address,
-               "--broker-pid", str(pid), "--duration", f"{seconds}s", "--warmup", f"{warmup}s", "-o", "json", *arguments]
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    report = json.loads(done.stdout)
-    if report["verdict"] != "passed":
-        raise SystemExit(f"the run against {address} is {report['verdict']}: {report['failures']}")
-    return report
-
-
-def percentile_ms(report, name):
-    found = next(row for row in report["produced"]["acknowledged"]["percentiles"] if row["name"] == name)
-    return found["nanoseconds"] / 1e6
 
 
 def figures(report, cpu_figure):
@@ -232,31 +149,86 @@ def measure_echo(out, seconds=RUNTIME_SECONDS):
 
 
 PARTS = {"start": measure_start, "journal": measure_journal, "echo": measure_echo, "produce": measure_produce}
+STORAGE_ROWS = storage.ROWS | restart.ROWS
 
 
 def build(parts):
     if {"start", "produce"} & set(parts):
-        run(["cargo", "build", "--release", "--locked", "--quiet", "--bin", "ringlog"])
+        build_release("--bin", "ringlog")
     if "journal" in parts:
-        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-shard", "--example", "journal_commit"])
+        build_release("-p", "ringlog-shard", "--example", "journal_commit")
     if "echo" in parts:
-        run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "ringlog-io", "--features", "glommio",
-             "--example", "runtime_bench"])
+        build_release("-p", "ringlog-io", "--features", "glommio", "--example", "runtime_bench")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("issue", choices=["skeleton"])
-    parser.add_argument("--only", action="append", choices=sorted(PARTS))
-    parser.add_argument("--seconds", type=float, default=RUNTIME_SECONDS, help="of one run of the runtime benchmark")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/evidence/skeleton")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+def build_release(*arguments):
+    run(["cargo", "build", "--release", "--locked", "--quiet", *arguments])
+
+
+def measure_skeleton(arguments):
+    out = arguments.out or ROOT / "docs/evidence/skeleton"
+    out.mkdir(parents=True, exist_ok=True)
     parts = arguments.only or list(PARTS)
     build(parts)
     measures = PARTS | {"echo": lambda out: measure_echo(out, arguments.seconds)}
     for part in parts:
-        measures[part](arguments.out)
+        measures[part](out)
+
+
+def measure_storage(arguments):
+    rows = arguments.only or list(STORAGE_ROWS)
+    if {"amplification", "flushes"} & set(rows):
+        device.enter_namespace()
+    if arguments.ringlog:
+        Binary.path = arguments.ringlog.absolute()
+    else:
+        build_release("--bin", "ringlog")
+    if "checkpoint" in rows:
+        build_release("-p", "ringlog-shard", "--example", "commit_beside_checkpoint")
+    with tempfile.TemporaryDirectory() as tried:
+        out = arguments.out or (pathlib.Path(tried) if arguments.short else ROOT / "docs/evidence/storage")
+        out.mkdir(parents=True, exist_ok=True)
+        for row in rows:
+            STORAGE_ROWS[row](out, arguments.short)
+        if arguments.short:
+            check_short(out)
+
+
+def check_short(out):
+    """What the clock has no part in holds in a short run too, with some room."""
+    missed = 0
+    for file, bounds in storage.SHORT_BOUNDS.items():
+        path = out / f"{file}.json"
+        values = json.loads(path.read_text())["values"] if path.exists() else {}
+        for name in bounds.keys() & values.keys():
+            if values[name] > bounds[name]:
+                print(f"FAILED {file}: {name} is {values[name]}, at most {bounds[name]}", file=sys.stderr)
+                missed += 1
+    if missed:
+        raise SystemExit(1)
+
+
+def names(text):
+    return text.split(",")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("issue", choices=["skeleton", "storage"])
+    parser.add_argument("--only", type=names, action="extend", help="rows, separated by commas; may be repeated")
+    parser.add_argument("--seconds", type=float, default=RUNTIME_SECONDS, help="of one run of the runtime benchmark")
+    parser.add_argument("--short", action="store_true", help="storage: try each row in seconds")
+    parser.add_argument("--ringlog", type=pathlib.Path, help="storage: this binary, instead of building one")
+    parser.add_argument("--out", type=pathlib.Path, help="default: docs/evidence/<issue>")
+    arguments = parser.parse_args()
+    known = PARTS if arguments.issue == "skeleton" else STORAGE_ROWS
+    unknown = set(arguments.only or []) - set(known)
+    if unknown:
+        parser.error(f"--only {','.join(sorted(unknown))}: {arguments.issue} has {', '.join(known)}")
+    if arguments.issue == "skeleton":
+        measure_skeleton(arguments)
+    else:
+        measure_storage(arguments)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,38 @@
 #!/usr/bin/env python3
-"""Writes README.md's table of clients from the results of the last full matrix, docs/evidence/skeleton/clients.json.
+"""Writes README.md's tables from docs/evidence/: of clients, from the results of the last full matrix
+(skeleton/clients.json), and of figures, each with its bound and whether it holds.
 
-With --check nothing is written: exit 1 when the table is not what the results say.
+With --check nothing is written: exit 1 when a table is not what the results say.
 """
 import json
+import operator
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "evidence" / "skeleton" / "clients.json"
-BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
+EVIDENCE = ROOT / "docs" / "evidence"
+RESULTS = EVIDENCE / "skeleton" / "clients.json"
+OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+# (what, file below docs/evidence/, the value in it, unit)
+FIGURES = [
+    ("Start of an empty broker", "skeleton/start", "start_ms", "ms"),
+    ("Memory of an empty broker", "skeleton/start", "resident_mib", "MiB"),
+    ("Start after kill -9, 20 GiB in 1,000 partitions, caches dropped, the longest", "storage/restart",
+     "dropped_2_shards_seconds_max", "s"),
+    ("The same, with another number of shards", "storage/restart", "dropped_1_to_2_shards_seconds_max", "s"),
+    ("Journal commit against a bare synced write, p50", "skeleton/journal", "p50_ratio", "x"),
+    ("Commit beside a checkpoint against one without, p99.9, 100 logs", "storage/commit-beside-checkpoint",
+     "100_logs_p999_ratio", "x"),
+    ("The same, 2,000 logs", "storage/commit-beside-checkpoint", "2000_logs_p999_ratio", "x"),
+    ("Bytes written for each byte appended, 1 KiB batches", "storage/write-amplification", "1k_off_device", "x"),
+    ("The same, 64 KiB batches, bypass on", "storage/write-amplification", "64k_on_device", "x"),
+    ("The same, 960 KiB batches, bypass on", "storage/write-amplification", "1m_on_device", "x"),
+    ("10,000 partitions against 10: CPU for each record", "storage/partitions", "cpu_ratio", "x"),
+    ("Memory of an idle partition, empty", "storage/idle-partitions", "empty_bytes", "bytes"),
+    ("Memory of an idle partition with data", "storage/idle-partitions", "with_data_bytes", "bytes"),
+    ("Broker CPU beside Apache Kafka, 64 KiB batches", "skeleton/produce-64k", "cpu_ratio", "x"),
+    ("Broker CPU beside Apache Kafka, 10 records of 100 B a batch", "skeleton/produce-small", "cpu_ratio", "x"),
+]
 
 
 def share(rows):
@@ -34,22 +57,46 @@ def table(report):
     return "\n".join(lines)
 
 
+def clients():
+    if not RESULTS.exists():
+        return "No full run is recorded yet: `scripts/test.sh --full` writes one."
+    return table(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def figures():
+    lines = ["| what | measured | bound | |", "|---|---|---|---|"]
+    for what, file, name, unit in FIGURES:
+        path = EVIDENCE / f"{file}.json"
+        if not path.exists():
+            lines.append(f"| {what} | not yet | | |")
+            continue
+        figure = json.loads(path.read_text(encoding="utf-8"))
+        bounds = figure["bound"] if isinstance(figure["bound"], list) else [figure["bound"]]
+        bound = next(bound for bound in bounds if bound.get("value") == name)
+        value = figure["values"][name]
+        verdict = "holds" if OPERATORS[bound["op"]](value, bound["limit"]) else "missed"
+        lines.append(f"| {what} | {value:,} {unit} | {bound['op']} {bound['limit']:,} | "
+                     f"[{verdict}](docs/evidence/{file}.json) |")
+    return "\n".join(lines)
+
+
+TABLES = {"clients": clients, "figures": figures}
+
+
 def main():
     readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        print(f"README.md has no {BEGIN} ... {END}", file=sys.stderr)
-        return 2
-    if RESULTS.exists():
-        body = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-    else:
-        body = "No full run is recorded yet: `scripts/test.sh --full` writes one."
-    wanted = f"{before}{BEGIN}\n{body}\n{END}{after}"
+    text = wanted = readme.read_text(encoding="utf-8")
+    for name, body in TABLES.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, mark, rest = wanted.partition(begin)
+        _, end_mark, after = rest.partition(end)
+        if not mark or not end_mark:
+            print(f"README.md has no {begin} ... {end}", file=sys.stderr)
+            return 2
+        wanted = f"{before}{begin}\n{body()}\n{end}{after}"
     if "--check" in sys.argv[1:]:
         if wanted != text:
-            print("README.md's client table is not what the results say: scripts/readme-table.py", file=sys.stderr)
+            print("README.md's tables are not what the results say: scripts/readme-table.py", file=sys.stderr)
             return 1
         return 0
     readme.write_text(wanted, encoding="utf-8")

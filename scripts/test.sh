@@ -8,7 +8,8 @@ usage() {
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
   --quick   gates, Rust tests, the tools of the binary, a smoke run of real clients    (under 8 minutes on two cores)
-  (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, a pairwise matrix of real clients, bad input
+  (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, storage figures that need no clock, a pairwise matrix of real
+            clients, bad input
                                                          (at most 25 minutes, tools already installed)
   --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
             control; writes docs/evidence/skeleton/
@@ -118,6 +119,13 @@ torture() {
   done
 }
 
+# What the clock has no part in: memory of idle partitions, and as root, where an XFS can be mounted, bytes written.
+storage_figures() {
+  local rows=idle
+  [ "$(id -u)" != 0 ] || ! command -v mkfs.xfs >/dev/null || ! unshare --mount true 2>/dev/null || rows=idle,amplification
+  scripts/measure.py storage --short --ringlog "$TARGET/ci/ringlog" --only "$rows"
+}
+
 plain() {
   quick
   stage "planted bug" planted
@@ -125,6 +133,7 @@ plain() {
   stage "fuzz" fuzz
   build_ci
   stage "torture, short" torture
+  stage "storage figures, short" storage_figures
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
 }
