@@ -39,6 +39,21 @@ fn a_new_directory_keeps_its_identity() {
 }
 
 #[test]
+fn a_journal_inside_the_directory_may_be_spelled_out() {
+    on_driver(|io| async move {
+        for name in ["journal", "write-ahead"] {
+            let folder = tempfile::tempdir().expect("temp");
+            let (path, journal) = (folder.path(), folder.path().join(name));
+            for is_new in [true, false] {
+                let opened = DataDirectory::open(&io, path, Some(&journal), &identity(None, 1)).await;
+                let opened = opened.expect("ours");
+                assert_eq!((opened.journal(), opened.is_new()), (journal.as_path(), is_new));
+            }
+        }
+    });
+}
+
+#[test]
 fn a_directory_that_a_running_broker_holds_is_refused() {
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");

@@ -97,6 +97,8 @@ impl DataDirectory {
     ) -> Result<DataDirectory, DataDirectoryError> {
         let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
         make_folder(io, path).await.map_err(failed)?;
+        // A configuration may spell the default out; the directory's own lock holds that one.
+        let journal = journal.filter(|journal| **journal != path.join(JOURNAL_NAME));
         let place = Place { io, path, journal, identity };
         // Once before anything is touched, and again once nobody else can.
         place.judge().await?;
@@ -212,7 +214,7 @@ impl Place<'_> {
         if has_format {
             check_format(io, path).await?;
         } else {
-            refuse_foreign(path, &names)?;
+            refuse_foreign(path, &names, self.journal)?;
         }
         let meta = if has(META_NAME) { Some(read_meta(io, path).await?) } else { None };
         if let Some(meta) = &meta {
@@ -234,10 +236,13 @@ pub(super) async fn list(io: &Io, path: &Path) -> Result<Vec<String>, DataDirect
     }
 }
 
-/// Without `FORMAT` a directory is ours only if nothing is in it but what a first start leaves before it writes that file.
-fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), DataDirectoryError> {
-    let is_ours =
-        |name: &String| name == LOCK_NAME || name == LOST_AND_FOUND || name.starts_with(FORMAT_NAME);
+/// Without `FORMAT` a directory is ours only if nothing is in it but what a first start leaves before it writes that file:
+/// a journal under a name of its own too, which is judged by itself.
+fn refuse_foreign(path: &Path, names: &[String], journal: Option<&Path>) -> Result<(), DataDirectoryError> {
+    let is_journal = |name: &String| journal.is_some_and(|journal| *journal == path.join(name));
+    let is_ours = |name: &String| {
+        name == LOCK_NAME || name == LOST_AND_FOUND || name.starts_with(FORMAT_NAME) || is_journal(name)
+    };
     match names.iter().find(|name| !is_ours(name)) {
         None => Ok(()),
         Some(found) => Err(DataDirectoryError::Foreign { path: path.to_owned(), found: found.clone() }),
