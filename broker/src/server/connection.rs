@@ -71,7 +71,10 @@ impl Connection {
                 HangUpWatch::Armed(end) => match end.as_mut().poll(context) {
                     Poll::Pending => return Poll::Pending,
                     // A socket that cannot even be asked reaches nobody.
-                    Poll::Ready(told) => *watch = HangUpWatch::Told(told.unwrap_or(HangUp::Broken)),
+                    Poll::Ready(told) => {
+                        ringlog_io::reached!("server.hung_up");
+                        *watch = HangUpWatch::Told(told.unwrap_or(HangUp::Broken));
+                    }
                 },
                 HangUpWatch::Told(told) => return Poll::Ready(*told),
             }

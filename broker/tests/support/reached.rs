@@ -7,7 +7,40 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every marked branch, sorted.
-pub const BRANCHES: &[&str] = &["mesh.out_of_credits", "producer.duplicate"];
+pub const BRANCHES: &[&str] = &[
+    "bypass.journalled_instead",
+    "bypass.run",
+    "checkpoint.carried",
+    "descriptors.closed",
+    "egress.reply_stalled",
+    "fetch.read_failed",
+    "flush.no_space",
+    "flush.rewritten",
+    "journal.file_reused",
+    "log_start.advanced",
+    "mesh.out_of_credits",
+    "open.checkpoint_refused",
+    "open.footer_taken",
+    "open.sidecar_unusable",
+    "open.tail_cut",
+    "open.tail_only",
+    "poison.core",
+    "poison.log",
+    "producer.duplicate",
+    "recovery.log_start",
+    "recovery.torn_frame",
+    "retention.retired",
+    "roll.by_time",
+    "server.hung_up",
+    "sidecar.rebuilt",
+    "sim.clock_jumped",
+    "sim.connection_broken",
+    "sim.link_slow",
+    "sim.packet_parked",
+    "space.refused",
+    "space.resumed",
+    "space.throttled",
+];
 
 /// The names in the sources, sorted.
 pub fn in_sources() -> Vec<String> {

@@ -198,6 +198,7 @@ impl Egress {
             add(&self.counters.demotions, u64::from(!reply.is_demoted && !outlet.is_slow()));
             reply.is_demoted = true;
             reply.has_stalled = true;
+            ringlog_io::reached!("egress.reply_stalled");
             outlet.set_slow();
             reply.queue.exchange(io, 0).await;
             reply.held.set(reply.queue.allocated_bytes());

@@ -120,7 +120,10 @@ impl Window<'_> {
         };
         let decoded = match decode_body(&header, &body) {
             Ok(decoded) => decoded,
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => {
+                ringlog_io::reached!("recovery.torn_frame");
+                return Ok(Err(error.to_string()));
+            }
         };
         let mut entries = Vec::with_capacity(decoded.len());
         for (entry, _) in decoded {

@@ -130,6 +130,9 @@ impl FileRing {
     pub(super) fn start_free(&mut self) -> bool {
         assert!(self.current.is_none(), "a file is retired before the next one starts");
         let Some(mut file) = self.free.pop_front() else { return false };
+        if file.first_frame.is_some() {
+            ringlog_io::reached!("journal.file_reused");
+        }
         file.serial = self.take_serial();
         file.position = 0;
         file.first_frame = None;

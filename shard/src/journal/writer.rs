@@ -440,6 +440,7 @@ impl Shared {
             state.poison = Some(reason.clone());
             state.queue.clear();
         }
+        ringlog_io::reached!("poison.core");
         tracing::error!(%reason, "this core takes no more writes until a restart");
         if let Some(observer) = self.observer() {
             observer.poisoned(&reason);

@@ -64,6 +64,7 @@ impl CoreStorage {
         if let Some(acknowledged) = &mut log.acknowledged {
             acknowledged.log_start = acknowledged.log_start.max(offset);
         }
+        ringlog_io::reached!("log_start.advanced");
         let body = EntryBody::LogStart { offset: log.journalled_start() };
         inner.enter(log, sequence, body, NoteKind::LogStart);
         log.log_start_sequence = Some(sequence);

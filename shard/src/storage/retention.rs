@@ -126,6 +126,9 @@ impl Log {
         }
         let facts = self.segment_facts();
         let count = retired_segments(&facts, retention, high_watermark, now_ms);
+        if count > 0 {
+            ringlog_io::reached!("retention.retired");
+        }
         count.checked_sub(1).and_then(|last| facts.get(last)).map(|last| last.end)
     }
 }

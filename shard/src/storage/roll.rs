@@ -39,6 +39,7 @@ impl Log {
         let Some(segment) = self.segments.back_mut().filter(|segment| segment.bytes > 0) else { return };
         let limit_ms = segment_ms.saturating_sub(segment.times.jitter_ms);
         if segment.times.filled_for_ms(newest_ms, now_ms) > limit_ms {
+            ringlog_io::reached!("roll.by_time");
             segment.times.is_closed = true;
         }
     }

@@ -283,6 +283,12 @@ impl SpaceGate {
         let SpaceFigures { level, free_bytes, unflushed_bytes, reserve_bytes, is_write_refused, .. } =
             self.figures.get();
         let core = self.place.as_ref().map_or(0, |place| place.core);
+        match (before, level) {
+            (_, SpaceLevel::Refuse) => ringlog_io::reached!("space.refused"),
+            (SpaceLevel::Refuse, _) => ringlog_io::reached!("space.resumed"),
+            (_, SpaceLevel::Throttle) => ringlog_io::reached!("space.throttled"),
+            _ => {}
+        }
         if level > before {
             tracing::warn!(
                 core,
