@@ -298,7 +298,7 @@ fn crate_arrows_run_one_way() {
                     format!("ringlog-{}", rest.split("::").next().unwrap_or_default().trim_end_matches(';'));
                 // A crate is named after its folder, or after all folders on the way to it.
                 let own =
-                    [folder.rsplit('/').next().unwrap_or_default().to_owned(), folder.replace('/', "-")];
+                    [folder.rsplit('/').next().unwrap_or_default().to_owned(), folder.replace('/', "_")];
                 let is_itself = own.iter().any(|own| name == format!("ringlog-{own}"));
                 if !is_itself && !allowed.contains(&name.as_str()) {
                     problems.push(format!("{}:{}: {}", file.path, number + 1, line.trim()));
