@@ -11,7 +11,7 @@ Every message at every version that protocol/schema defines: random bytes made h
 other side; versions that drop and refuse; bytes cut short and changed; the records of __consumer_offsets; the embedded consumer
 protocol. Needs Java 17; the jars are those of scripts/kafka-peer.sh.
 
-  --samples N   random messages a case (default: 6); over 6 also every version written at every other, and cut at every byte
+  --samples N   random messages a case (default: 6); over 6 also every version written at every other, and more cuts
 TEXT
 }
 

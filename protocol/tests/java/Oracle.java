@@ -1,3 +1,5 @@
+import java.io.BufferedOutputStream;
+import java.io.BufferedReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
@@ -68,13 +70,12 @@ public final class Oracle {
     private static final GroupCoordinatorRecordSerde SERDE = new GroupCoordinatorRecordSerde();
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), false, StandardCharsets.UTF_8);
-        StringBuilder answers = new StringBuilder();
-        for (String line : Files.readAllLines(Path.of(arguments[0]))) {
-            answers.append(answer(line.split(" "))).append('\n');
+        try (BufferedReader questions = Files.newBufferedReader(Path.of(arguments[0]));
+             PrintStream answers = new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false, StandardCharsets.US_ASCII)) {
+            for (String line = questions.readLine(); line != null; line = questions.readLine()) {
+                answers.print(answer(line.split(" ")) + "\n");
+            }
         }
-        out.print(answers);
-        out.flush();
     }
 
     private static String answer(String[] words) throws Exception {
