@@ -60,8 +60,9 @@ fn random_crashes_lose_nothing_told_and_bring_nothing_deleted_back() {
         }
         eprintln!("{starts_cut} starts cut short, {coverage:#?}");
         assert!(starts_cut > seeds.len() as u64 / 10, "{starts_cut} starts were cut short");
-        let Coverage { batches_told, states_told, starts_told, deletions_told, .. } = coverage;
-        let told = [batches_told, states_told, starts_told, deletions_told];
+        let Coverage { batches_told, states_told, starts_told, truncations_told, deletions_told, .. } =
+            coverage;
+        let told = [batches_told, states_told, starts_told, truncations_told, deletions_told];
         assert!(told.iter().all(|count| *count > 10), "{coverage:#?}");
         let Coverage { tails_lost, checkpoints, segments_removed, .. } = coverage;
         assert!([tails_lost, checkpoints, segments_removed].iter().all(|count| *count > 5), "{coverage:#?}");

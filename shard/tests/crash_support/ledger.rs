@@ -61,6 +61,8 @@ struct Sent {
 struct Lineage {
     /// Of the truncation; 0 = there was none in this life, or it has none yet.
     sequence: u64,
+    /// Where it ends without a batch.
+    floor: Offset,
     batches: Vec<Sent>,
     /// Told to be durable.
     told_end: Offset,
@@ -70,7 +72,7 @@ struct Lineage {
 
 impl Lineage {
     fn end(&self) -> Offset {
-        self.batches.last().map_or(Offset(0), |batch| batch.end)
+        self.batches.last().map_or(self.floor, |batch| batch.end)
     }
 }
 
@@ -157,11 +159,16 @@ impl Ledger {
         log.starts.push((sequence, start));
     }
 
-    /// A truncation is about to be asked for: from now on it may happen. Answers where the log then ends.
-    pub fn note_truncation(&mut self, key: TopicPartition, to: Offset) -> Offset {
+    /// A truncation of a log that starts at `start` is about to be asked for: from now on it may happen. Answers where the
+    /// log then ends: with its last whole batch, or at its start.
+    pub fn note_truncation(&mut self, key: TopicPartition, to: Offset, start: Offset) -> Offset {
         let log = self.log(key);
         let mut next = log.lineages.last().expect("never empty").clone();
         next.batches.retain(|batch| batch.end <= to);
+        if next.end() < start {
+            next.batches.clear();
+            next.floor = start;
+        }
         let end = next.end();
         next.told_end = next.told_end.min(end);
         (next.sequence, next.is_told) = (0, false);
@@ -169,7 +176,7 @@ impl Ledger {
         end
     }
 
-    /// The journal has it under this sequence, or none of it was needed.
+    /// The journal has it under this sequence, or it did not happen.
     pub fn note_truncated(&mut self, key: TopicPartition, sequence: Option<u64>) {
         let log = self.log(key);
         match sequence {
@@ -190,18 +197,31 @@ impl Ledger {
     /// Storage told that the entry of this sequence is durable; with an end for data.
     pub fn tell(&mut self, key: TopicPartition, sequence: u64, end: Option<Offset>) {
         let mut coverage = self.coverage;
+        let mut cut_off = false;
         let log = self.log(key);
         for lineage in &mut log.lineages {
             if lineage.sequence > 0 && lineage.sequence <= sequence && !lineage.is_told {
                 lineage.is_told = true;
                 coverage.truncations_told += 1;
             }
-            if let Some(batch) = lineage.batches.iter().find(|batch| batch.sequence == sequence) {
-                assert_eq!(end, Some(batch.end), "{key}: what was told of sequence {sequence}");
-                assert!(lineage.told_end < batch.end, "{key}: told in order");
-                lineage.told_end = batch.end;
+            let batch = lineage.batches.iter().find(|batch| batch.sequence == sequence);
+            match (batch, end) {
+                (Some(batch), Some(end)) => {
+                    assert_eq!(end, batch.end, "{key}: what was told of sequence {sequence}");
+                    assert!(lineage.told_end < end, "{key}: told in order");
+                    lineage.told_end = end;
+                }
+                // Cut off by a truncation that came before the answer: nothing is said of it.
+                (Some(_), None) => cut_off = true,
+                (None, _) => {}
             }
         }
+        let newest = log.lineages.last().expect("never empty");
+        let is_there = newest.batches.iter().any(|batch| batch.sequence == sequence);
+        assert!(
+            !(cut_off && is_there),
+            "{key}: nothing was told of sequence {sequence}, which is not cut off"
+        );
         if log.states.iter().any(|(sent, _)| *sent == sequence) {
             log.state_told = Some(sequence);
             coverage.states_told += 1;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_shard::journal::recovery::recover;
-use ringlog_shard::storage::{CoreStorage, LogId, LogSettings, StorageError, StorageSettings};
+use ringlog_shard::storage::{CoreStorage, LogId, LogSettings, StorageError, StorageSettings, TruncateError};
 
 use super::ledger::{Coverage, Found, Ledger};
 use super::script::STEPS;
@@ -104,7 +104,7 @@ impl Node {
                 continue;
             }
             match self.below(200) {
-                0 => self.burst(key, &storage, id).await,
+                0 if self.below(3) == 0 => self.burst(key, &storage, id).await,
                 1..=12 => drop(storage.checkpoint().await.expect("checkpoint")),
                 13..=20 => self.checkpoint_beside(&storage),
                 21..=30 => self.settle(&storage, id).await,
@@ -115,6 +115,7 @@ impl Node {
                 choice @ 78..=110 => {
                     self.append(key, &storage, id, 1, 2_000 + (choice * 80) as usize).await;
                 }
+                111..=118 => self.truncate(key, &storage, id).await,
                 choice => {
                     let records = 1 + (choice % 4) as u32;
                     self.append(key, &storage, id, records, (choice * 3) as usize).await;
@@ -236,6 +237,24 @@ impl Node {
         if self.below(2) == 0 {
             storage.log_start_durable(id, start).await.expect("durable");
         }
+    }
+
+    async fn truncate(&self, key: TopicPartition, storage: &CoreStorage, id: LogId) {
+        let (start, to) = {
+            let log = storage.log(id);
+            let span = (log.log_end().0 - log.log_start().0) as u64;
+            (log.log_start(), Offset(log.log_start().0 + self.below(span + 1) as i64))
+        };
+        let end = self.ledger.borrow_mut().note_truncation(key, to, start);
+        let sequence = match storage.truncate(id, to).await {
+            Ok(truncated) => {
+                assert_eq!(truncated.end, end, "{key} was truncated to {to}");
+                truncated.sequence
+            }
+            Err(TruncateError::Storage(StorageError::Poisoned(_))) => None,
+            Err(error) => panic!("{key}: {error}"),
+        };
+        self.ledger.borrow_mut().note_truncated(key, sequence);
     }
 
     async fn delete(&mut self, key: TopicPartition, storage: &CoreStorage, id: LogId) {

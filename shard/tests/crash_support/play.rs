@@ -96,6 +96,9 @@ fn begin(
                 node.work().await;
             }
             progress.is_done.set(true);
+            // Serves until the power goes: a storage that is dropped lets go of its files, which a crash does not.
+            std::future::pending::<()>().await;
+            drop(node);
         }
     };
     io.spawn(Priority::Foreground, life).detach();
