@@ -192,6 +192,10 @@ pub const CHECKED_RANGES_PER_SEGMENT: usize = 32;
 /// Bytes read in one step while batches are checked before they are first sent: one step never delays others for long.
 pub const READ_CHECK_BYTES: usize = 256 * 1024;
 
+/// Bytes of one partition that a read copies rather than hold its segment open, once more segments are open than may be: a
+/// reply of many partitions then holds few descriptors, and copies no more than it was asked for.
+pub const READ_COPY_BYTES_MAX: u32 = 1024 * 1024;
+
 /// Partitions that retention looks at before it lets others run.
 pub const RETENTION_PARTITIONS_AT_ONCE: usize = 64;
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use ringlog_io::Io;
 use ringlog_protocol::ids::Offset;
-use ringlog_shard::storage::{LogSettings, ScrubReport, StorageSettings};
+use ringlog_shard::storage::{LogPiece, LogSettings, ScrubReport, StorageSettings};
 use storage_support::*;
 
 const BUDGET: u64 = 64;
@@ -79,10 +79,52 @@ fn two_thousand_segments_are_served_with_sixty_four_files() {
             read_all(&io, &core.storage, core.logs[&key], 1000).await;
         }
         assert_eq!(held.pieces.len(), 1, "who holds a file keeps it");
-        if let ringlog_shard::storage::LogPiece::File { file, position, length } = &held.pieces[0] {
+        if let LogPiece::File { file, position, length } = &held.pieces[0] {
             let bytes = io.read_at(file, *position, *length as usize).await.expect("still open");
             assert_eq!(bytes.len() as u32, *length);
         }
+    });
+}
+
+#[test]
+fn a_reply_of_a_thousand_segments_holds_few_files() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let key = partition(1, 0);
+        let mut written = Vec::new();
+        {
+            let mut core = open(&io, folder.path()).await;
+            core.create([key], SMALL_SEGMENTS);
+            for salt in 0..1_000 {
+                core.append(key, 1, 100, salt).await;
+                if salt % 100 == 99 {
+                    core.settle(&io).await;
+                }
+            }
+            core.settle(&io).await;
+            core.storage.checkpoint().await.expect("checkpoint");
+            written.extend(read_all(&io, &core.storage, core.logs[&key], 1000).await);
+        }
+        let core = open(&io, folder.path()).await;
+        let plan = |offset: i64| {
+            core.storage.plan_read(core.logs[&key], Offset(offset), Offset(offset + 1), 1000, true)
+        };
+        let plans: Vec<_> = (0..1_000).map(|offset| plan(offset).expect("in range")).collect();
+        let mut held = Vec::new();
+        for plan in plans {
+            held.push(plan.run(&io).await.expect("read"));
+        }
+        assert!(descriptors(folder.path()) as u64 <= BUDGET + 1, "{} in truth", descriptors(folder.path()));
+        let mut read = Vec::new();
+        for piece in held.iter().flat_map(|read| &read.pieces) {
+            match piece {
+                LogPiece::Memory(piece) => read.extend_from_slice(piece.bytes()),
+                LogPiece::File { file, position, length } => {
+                    read.extend(io.read_at(file, *position, *length as usize).await.expect("open"));
+                }
+            }
+        }
+        assert_eq!(read, written);
     });
 }
 

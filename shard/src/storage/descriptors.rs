@@ -41,7 +41,7 @@ impl OpenFiles {
         self.open.load(Ordering::Relaxed)
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.open() > self.open_max
     }
 

@@ -17,7 +17,7 @@ use super::log::Log;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::{Segment, SegmentHandle};
 use super::tail::TailOwner;
-use crate::limits::{READ_SCAN_BYTES, SUM_BLOCK_BYTES, TAIL_ARENA_CHUNK_BYTES};
+use crate::limits::{READ_COPY_BYTES_MAX, READ_SCAN_BYTES, SUM_BLOCK_BYTES, TAIL_ARENA_CHUNK_BYTES};
 
 /// A piece of a log's bytes: whole batches.
 #[derive(Clone, Debug)]
@@ -114,13 +114,16 @@ impl LogRead {
         LogRead { pieces: Vec::new(), bytes: 0, next_offset: from }
     }
 
-    /// Where its last range of a file ends.
+    /// Where it ends in its file.
     fn file_end(&self) -> u32 {
         match self.pieces.last() {
             Some(LogPiece::File { position, length, .. }) => {
                 u32::try_from(position + u64::from(*length)).unwrap_or(u32::MAX)
             }
-            Some(LogPiece::Memory(_)) | None => 0,
+            Some(LogPiece::Memory(piece)) => {
+                u32::try_from(piece.position + piece.bytes.len() as u64).unwrap_or(u32::MAX)
+            }
+            None => 0,
         }
     }
 }
@@ -352,7 +355,25 @@ impl FilePlan {
             handle.remember(next_offset, end);
         }
         let length = end - start;
-        let piece = LogPiece::File { file: file.clone(), position: u64::from(start), length };
+        let piece = self.piece(io, &file, start, length).await?;
         Ok(LogRead { pieces: vec![piece], bytes: u64::from(length), next_offset })
+    }
+
+    /// The range of the file; its bytes where the core has more files open than it may. Who reads from thousands of partitions
+    /// at once would hold a descriptor for each, and leave none for writes and connections.
+    async fn piece(&self, io: &Io, file: &File, start: u32, length: u32) -> Result<LogPiece, ReadError> {
+        let handle = &self.handle;
+        let position = u64::from(start);
+        if !handle.is_over_budget() || length > READ_COPY_BYTES_MAX {
+            return Ok(LogPiece::File { file: file.clone(), position, length });
+        }
+        let failed = |source| ReadError::Io { path: handle.path().to_owned(), position, source };
+        let bytes = io.read_at(file, position, length as usize).await.map_err(failed)?;
+        if bytes.len() != length as usize {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        handle.close();
+        let owner = TailOwner::Whole(bytes.len());
+        Ok(LogPiece::Memory(TailPiece { bytes, owner, handle: Arc::clone(handle), position }))
     }
 }

@@ -125,6 +125,11 @@ impl SegmentHandle {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether its core has more files open than it may.
+    pub(crate) fn is_over_budget(&self) -> bool {
+        self.files.is_over()
+    }
+
     /// Whether it is open and nothing is lost by closing it.
     pub(crate) fn is_closable(&self) -> bool {
         self.is_open() && !self.is_unsynced()
