@@ -225,6 +225,7 @@ impl Checker {
             let read = FinalRead {
                 process,
                 end: end.offset.unwrap_or(0),
+                first: None,
                 reached: 0,
                 progress_at: span.map_or(0, |span| span.end),
                 pause_max: 0,

@@ -128,12 +128,20 @@ fn record(log: &mut KeyLog, visit: &Visit<'_>, offset: i64, value: u64, findings
             )
         });
     }
+    let is_final = match log.final_read.as_mut().filter(|read| read.process == visit.process) {
+        Some(read) => {
+            read.first = Some(read.first.map_or(offset, |first| first.min(offset)));
+            true
+        }
+        None => false,
+    };
     match log.slots.get_mut(&offset) {
         None => {
-            log.slots.insert(offset, Slot { value, is_read: true });
+            log.slots.insert(offset, Slot { value, is_read: true, is_final });
         }
         Some(slot) => {
             slot.is_read = true;
+            slot.is_final |= is_final;
             let first = slot.value;
             if first != value && first != ALTERED && value != ALTERED {
                 findings.add(Rule::InconsistentOffsets, || {

@@ -29,6 +29,7 @@ pub(super) fn judge(checker: Checker) -> Verdict {
     judge.values_read();
     judge.batches();
     judge.poll_skips();
+    judge.vanished();
     judge.order_of_sends();
     judge.stuck();
     judge.verdict()
@@ -63,7 +64,7 @@ impl Judge {
         for batch in sent.iter().filter(|batch| batch.is_promised(options)) {
             let Some(log) = logs.get_mut(batch.key) else { continue };
             for (offset, value) in batch.acknowledged() {
-                let slot = log.slots.entry(offset).or_insert(Slot { value, is_read: false });
+                let slot = log.slots.entry(offset).or_insert(Slot { value, is_read: false, is_final: false });
                 if slot.value != value && slot.value != ALTERED {
                     let found = slot.value;
                     findings.add(Rule::InconsistentOffsets, || {
@@ -166,6 +167,21 @@ impl Judge {
                     format!(
                         "{}: process {} went from offset {} to {} and left out value {value} at {offset} ({})",
                         log.key, gap.process, gap.from, gap.to, gap.place
+                    )
+                });
+            }
+        }
+    }
+
+    /// What a consumer has read was committed, whether or not its sender got an answer.
+    fn vanished(&mut self) {
+        let Judge { logs, findings, .. } = self;
+        for log in logs.iter().filter(|log| log.is_read_to_the_end()) {
+            for (offset, value) in log.vanished() {
+                findings.add(Rule::Vanished, || {
+                    format!(
+                        "{}: value {value} was read at offset {offset} and is not in the final read",
+                        log.key
                     )
                 });
             }

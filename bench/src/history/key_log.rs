@@ -16,6 +16,8 @@ pub struct Slot {
     pub value: u64,
     /// Whether a consumer read it (otherwise an acknowledgement named the offset).
     pub is_read: bool,
+    /// Whether the final read did.
+    pub is_final: bool,
 }
 
 /// How a consumer left records out.
@@ -40,6 +42,8 @@ pub struct FinalRead {
     pub process: u64,
     /// The end it has to reach.
     pub end: i64,
+    /// The lowest offset that it read.
+    pub first: Option<i64>,
     /// The position it reached.
     pub reached: i64,
     /// When it last got on; 0 = the history has no times.
@@ -121,9 +125,22 @@ impl KeyLog {
         self.slots.range(range).find(|(_, slot)| slot.is_read).map(|(offset, slot)| (*offset, slot.value))
     }
 
+    /// What was read once and is required, but was not there for the final read. What lies before the first record of a
+    /// final read is a matter of where it began.
+    pub fn vanished(&self) -> impl Iterator<Item = (i64, u64)> + '_ {
+        let first = self.final_read.and_then(|read| read.first).unwrap_or(i64::MIN);
+        let range = self.log_start.max(first)..self.damaged_from;
+        let slots = (!range.is_empty()).then(|| self.slots.range(range)).into_iter().flatten();
+        let gone = slots.filter(|(_, slot)| slot.is_read && !slot.is_final && slot.value != ALTERED);
+        gone.map(|(offset, slot)| (*offset, slot.value))
+    }
+
     /// Whether the final read got as far as it had to.
     pub fn is_read_to_the_end(&self) -> bool {
-        self.final_read.is_some_and(|read| read.reached >= read.end.min(self.damaged_from))
+        self.final_read.is_some_and(|read| {
+            // Nothing may be left to read.
+            read.reached >= read.end.min(self.damaged_from) || self.log_start >= read.end
+        })
     }
 }
 

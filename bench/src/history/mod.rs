@@ -62,6 +62,7 @@ Rules (exit code 1 if one is broken):
   duplicate              one value at two offsets, unless idempotence is off and it was retried
   lost-write             an acknowledged value at an offset that a consumer passed, read by nobody
   unseen                 an acknowledged value that the final read, complete, did not see
+  vanished               a value that somebody read is not in the final read, complete, behind the first record of that
   aborted-read           a value whose send failed was read
   torn-batch             a part of a batch was read, the rest is not beside it
   unknown-value          a value that nobody sent to this partition, or altered bytes

@@ -19,6 +19,8 @@ pub enum Rule {
     LostWrite,
     /// Acknowledged, not seen by a complete final read.
     Unseen,
+    /// Read once, not seen by a complete final read.
+    Vanished,
     /// The send failed, the value was read.
     AbortedRead,
     /// A part of a batch is there.
@@ -41,11 +43,12 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the report.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 14] = [
         Rule::InconsistentOffsets,
         Rule::Duplicate,
         Rule::LostWrite,
         Rule::Unseen,
+        Rule::Vanished,
         Rule::AbortedRead,
         Rule::TornBatch,
         Rule::UnknownValue,
@@ -64,6 +67,7 @@ impl Rule {
             Rule::Duplicate => "duplicate",
             Rule::LostWrite => "lost-write",
             Rule::Unseen => "unseen",
+            Rule::Vanished => "vanished",
             Rule::AbortedRead => "aborted-read",
             Rule::TornBatch => "torn-batch",
             Rule::UnknownValue => "unknown-value",
