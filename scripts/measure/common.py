@@ -182,8 +182,6 @@ def bench(address, pid, arguments, seconds, warmup, workload="produce"):
     report = json.loads(done.stdout)
     if report["verdict"] != "passed":
         raise SystemExit(f"the run against {address} is {report['verdict']}: {report['failures']}")
-    if workload == "produce" and not report["produced"]["throughput"]["records"]:
-        raise SystemExit(f"{address} acknowledged nothing in {seconds} s")
     return report
 
 

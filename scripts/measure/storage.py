@@ -105,6 +105,8 @@ def bypass(out, short):
             with Broker("--shards", "1", "--set", f"ringlog.bypass.bytes={BYPASS[state]}", cpu=BROKER_CPU,
                         metrics_ms=METRICS_MS_FAST) as broker:
                 report, written = loaded(broker, arguments, seconds)
+            if not report["produced"]["throughput"]["records"]:
+                raise SystemExit(f"nothing was acknowledged in {seconds} s: this machine is not free")
             found[state].append({
                 "written": written["process"], "p50_ms": percentile_ms(report, "p50"), "p99_ms": percentile_ms(report, "p99"),
                 "cpu_seconds_per_gb": report["broker"]["process"]["cpu_seconds_per_gigabyte"],
@@ -131,6 +133,8 @@ def flushes(out, short):
             with Broker("--shards", "1", directory=device.data_directory("data"), cpu=BROKER_CPU,
                         metrics_ms=METRICS_MS_FAST) as broker:
                 report, written = loaded(broker, arguments, seconds, device)
+        if not report["produced"]["throughput"]["bytes"]:
+            raise SystemExit(f"nothing was acknowledged in {seconds} s: this machine is not free")
         batches = report["produced"]["batches"] / (report["produced"]["throughput"]["bytes"] / 1e6)
         found[rate].append(written | {"batches_per_mb": batches})
         say("flushes", f"{rate}: {rounded(found[rate][-1])}")
