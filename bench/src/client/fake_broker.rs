@@ -49,6 +49,8 @@ pub enum Mischief {
     FrameLength(i32),
     /// Produce: refuse with this code and append nothing.
     Refuse(ErrorCode),
+    /// Fetch: tell beside the records of an error of another partition.
+    RefuseAnother(ErrorCode),
     /// Bytes that are no response of the API.
     Garbage,
     /// Carry the request out, then keep this connection waiting.
@@ -239,7 +241,7 @@ fn body(
         }
         ApiKey::Produce => return produce(state, version, reader, mischief, writer),
         ApiKey::CreateTopics => create_topics(version, writer)?,
-        ApiKey::Fetch => fetch(state, version, reader, writer)?,
+        ApiKey::Fetch => fetch(state, version, reader, mischief, writer)?,
         ApiKey::ListOffsets => list_offsets(state, version, reader, writer)?,
         other => panic!("the fake does not serve {other}"),
     }
@@ -379,6 +381,7 @@ fn fetch(
     state: &State,
     version: i16,
     reader: &mut Reader<'_>,
+    mischief: &Mischief,
     writer: &mut Writer,
 ) -> Result<(), EncodeError> {
     let request = FetchRequest::decode(reader, version).expect("our client's requests can be read");
@@ -400,7 +403,15 @@ fn fetch(
         records: Records::Borrowed(&records),
         ..PartitionData::default()
     };
-    let topic = FetchableTopicResponse { topic: TOPIC, topic_id: TOPIC_ID, partitions: vec![partition] };
+    let mut partitions = vec![partition];
+    if let Mischief::RefuseAnother(code) = mischief {
+        partitions.push(PartitionData {
+            partition_index: 1,
+            error_code: code.code(),
+            ..PartitionData::default()
+        });
+    }
+    let topic = FetchableTopicResponse { topic: TOPIC, topic_id: TOPIC_ID, partitions };
     FetchResponse { responses: vec![topic], ..FetchResponse::default() }.encode(writer, version)
 }
 

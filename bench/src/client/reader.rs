@@ -241,18 +241,19 @@ impl<S: RecordSink> Shared<S> {
             let Some((fetch, sent_at)) = fetch else { return Ok(()) };
             let fetched = fetch.partitions(&connection, topic).await?;
             let arrived_at = io.monotonic_now();
-            let answers = self.take_answers(&connection, topic, fetched)?;
+            let (answers, taken) = self.take_answers(&connection, topic, fetched);
             // Who just sent records goes to the end, so that a full answer cannot starve the partitions behind it.
             partitions
                 .sort_by_key(|partition| answers.iter().any(|(answer, _)| answer.partition == *partition));
-            if self.sink.borrow().fetches_ahead() && !self.is_stopped.get() && !self.needs_regrouping.get() {
+            let goes_on = taken.is_ok() && !self.is_stopped.get() && !self.needs_regrouping.get();
+            if goes_on && self.sink.borrow().fetches_ahead() {
                 ahead = self.send_fetch(&connection, topic, partitions)?;
             }
-            self.visit_answers(
-                topic,
-                &answers,
-                FetchTiming { sent_at, arrived_at, bytes: bytes_of(&answers) },
-            )?;
+            if taken.is_ok() || !answers.is_empty() {
+                let timing = FetchTiming { sent_at, arrived_at, bytes: bytes_of(&answers) };
+                self.visit_answers(topic, &answers, timing)?;
+            }
+            taken?;
             if self.is_stopped.get() || self.needs_regrouping.get() {
                 return Ok(());
             }
@@ -286,17 +287,20 @@ impl<S: RecordSink> Shared<S> {
         Ok(Some((start_fetch(connection, topic, &positions, &self.options.fetch)?, sent_at)))
     }
 
-    /// Moves positions behind what arrived; keeps the answers that hold records with the offset to start from.
+    /// Moves positions behind what arrived; keeps the answers that hold records with the offset to start from, up to the
+    /// first that is an error. Their positions have moved, so the sink must see them, error or not.
     fn take_answers(
         &self,
         connection: &Connection,
         topic: &TopicImage,
         fetched: Vec<FetchedPartition>,
-    ) -> Result<Vec<(FetchedPartition, i64)>, ClientError> {
+    ) -> (Vec<(FetchedPartition, i64)>, Result<(), ClientError>) {
         let mut answers = Vec::with_capacity(fetched.len());
         for answer in fetched {
             let from = self.positions.borrow().get(&answer.partition).copied().unwrap_or(0);
-            refuse(connection, topic, &answer, from)?;
+            if let Err(error) = refuse(connection, topic, &answer, from) {
+                return (answers, Err(error));
+            }
             if answer.records.is_empty() {
                 continue;
             }
@@ -307,7 +311,7 @@ impl<S: RecordSink> Shared<S> {
             }
             answers.push((answer, from));
         }
-        Ok(answers)
+        (answers, Ok(()))
     }
 
     fn visit_answers(

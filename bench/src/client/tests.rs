@@ -290,7 +290,8 @@ fn read(config: FakeConfig, batches: u32, from: i64, sink: Collect) -> (Result<(
 
 #[test]
 fn readers_see_each_record_once_in_order_across_faults() {
-    for mischief in [Mischief::None, Mischief::Close, Mischief::Silence] {
+    let refuse_another = Mischief::RefuseAnother(ErrorCode::KafkaStorageError);
+    for mischief in [Mischief::None, Mischief::Close, Mischief::Silence, refuse_another] {
         for version_max in [18, 12, 4] {
             let config = FakeConfig {
                 version_max: match version_max {
