@@ -17,6 +17,7 @@ mod support;
 use support::history::Operations;
 use support::reached::BRANCHES;
 use support::scene::{self, Run, Scale};
+use support::weather::Spell;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -113,6 +114,8 @@ struct Totals {
     events: u64,
     outages: u64,
     virtual_ms: u64,
+    /// How often each bad spell came.
+    spells: BTreeMap<Spell, u64>,
     reached: BTreeMap<&'static str, u64>,
 }
 
@@ -135,10 +138,20 @@ impl Totals {
         self.events += run.event_count * played.runs;
         self.outages += u64::from(run.outages) * played.runs;
         self.virtual_ms += run.virtual_ms * played.runs;
+        for spell in &run.spells {
+            *self.spells.entry(*spell).or_default() += played.runs;
+        }
     }
 
-    fn unreached(&self) -> Vec<&'static str> {
-        BRANCHES.iter().copied().filter(|name| !self.reached.contains_key(name)).collect()
+    /// Branches that no seed was in, and bad spells that none had.
+    fn unreached(&self) -> Vec<String> {
+        let branches = BRANCHES.iter().filter(|name| !self.reached.contains_key(*name));
+        let spells = Spell::ALL.iter().filter(|spell| !self.spells.contains_key(*spell));
+        branches.map(|name| (*name).to_owned()).chain(spells.map(|spell| format!("{spell:?}"))).collect()
+    }
+
+    fn spells_named(&self) -> BTreeMap<String, u64> {
+        self.spells.iter().map(|(spell, count)| (format!("{spell:?}"), *count)).collect()
     }
 }
 
@@ -246,6 +259,9 @@ fn print_text(totals: &Totals, begun: Instant) {
         totals.virtual_ms as f64 / 1e3,
         cpu_seconds(),
     );
+    for (spell, count) in totals.spells_named() {
+        println!("spell   {count:>9} {spell}");
+    }
     for name in BRANCHES {
         println!("reached {:>9} {name}", totals.reached.get(name).copied().unwrap_or(0));
     }
@@ -270,6 +286,7 @@ fn summary(arguments: &Arguments, totals: &Totals, begun: Instant) -> serde_json
         "cpu_seconds": cpu,
         "seeds_per_second": totals.seeds as f64 / wall,
         "operations_per_cpu_second": totals.operations.total() as f64 / cpu,
+        "spells": totals.spells_named(),
         "reached": totals.reached,
         "unreached": totals.unreached(),
     })

@@ -38,7 +38,7 @@ impl Scene {
     fn new(seed: u64) -> Scene {
         let world = World::new(seed);
         let (broker, clients) = (world.host("broker"), world.host("clients"));
-        let shape = Shape { core_count: 1 + (seed % 3) as u32, mesh_credits: 64 };
+        let shape = Shape { core_count: 1 + (seed % 3) as u32, mesh_credits: 64, bypass_bytes: 0 };
         let node = boot(&world, &broker, shape, PATIENCE).expect("it serves");
         let (io, host) = (clients.executor(), broker.address());
         let creation = {

@@ -14,18 +14,22 @@ use ringlog_bench::client::fetcher::FetchConfig;
 use ringlog_bench::client::producer::{Acks, Delivered, OutBatch, Producer, ProducerConfig};
 use ringlog_bench::client::reader::{FetchTiming, Reader, ReaderOptions, RecordSink};
 use ringlog_bench::client::{Client, ClientConfig, ClientError};
+use ringlog_bench::history::operation::{AcksLevel, Outcome};
 use ringlog_io::{Io, Monotonic};
+use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_protocol::records::compression::Compression;
 use ringlog_protocol::records::reader::Record;
 
-use super::history::{History, LogNumber, PROMPT_WITHIN, Place, Promise, RecordId, Violation};
+use super::history::{History, LogNumber, PROMPT_WITHIN, Place, Promise, SentBatch, Violation};
 use super::node::PORT;
 
 /// The topic that all clients share.
 pub const TOPIC: &str = "orders";
 /// Of virtual time; beyond it a client has given up for good.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A request without an answer fails after this.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait of a prompt reader's fetch: far beyond what a woken one needs.
 const PROMPT_WAIT: Duration = Duration::from_secs(5);
 
@@ -46,17 +50,17 @@ pub struct Hands {
 }
 
 impl Hands {
-    fn below(&self, bound: u64) -> u64 {
+    pub fn below(&self, bound: u64) -> u64 {
         below(&self.io, bound)
     }
 
-    async fn pause_ms(&self, longest: u64) {
+    pub async fn pause_ms(&self, longest: u64) {
         if longest > 0 {
             self.io.sleep(Duration::from_micros(self.below(longest * 1_000))).await;
         }
     }
 
-    fn done_other<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
+    pub fn done_other<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
         if result.is_ok() {
             self.history.borrow_mut().operations.other += 1;
         }
@@ -85,16 +89,22 @@ impl Topic {
         self.logs.len() as i32
     }
 
-    fn log(&self, partition: i32) -> LogNumber {
+    pub fn log(&self, partition: i32) -> LogNumber {
         self.logs.start + partition as u32
     }
 
-    fn partitions(&self) -> Range<i32> {
+    pub fn partitions(&self) -> Range<i32> {
         0..self.partition_count()
     }
 
     fn start_positions(&self) -> BTreeMap<i32, i64> {
         self.partitions().map(|partition| (partition, 0)).collect()
+    }
+
+    /// The history's names for places of this topic.
+    pub fn places(&self, offsets: &BTreeMap<i32, i64>) -> Vec<Place> {
+        let place = |(partition, offset): (&i32, &i64)| Place { log: self.log(*partition), offset: *offset };
+        offsets.iter().map(place).collect()
     }
 }
 
@@ -102,6 +112,9 @@ pub async fn connect(io: &Io, host: std::net::IpAddr) -> Result<Client, ClientEr
     let address = BrokerAddress { host: host.to_string(), port: PORT, origin: AddressOrigin::Bootstrap };
     let mut config = ClientConfig::new(vec![address]);
     config.metadata_timeout = PATIENCE;
+    // So short that silence is noticed within a run.
+    config.connection.request_timeout = REQUEST_PATIENCE;
+    config.connection.connect_timeout = REQUEST_PATIENCE;
     let deadline = io.monotonic_now() + PATIENCE;
     loop {
         match Client::connect(io, config.clone()).await {
@@ -135,14 +148,13 @@ impl ProducerPlan {
     };
 
     fn promise(self) -> Promise {
-        // There is one node, whose word for acks=1 is as good as for acks=all.
-        Promise { is_durable: self.acks != Acks::None, is_idempotent: self.is_idempotent }
+        let acks = match self.acks {
+            Acks::None => AcksLevel::None,
+            Acks::Leader => AcksLevel::Leader,
+            Acks::All => AcksLevel::All,
+        };
+        Promise { acks, is_idempotent: self.is_idempotent }
     }
-}
-
-/// One batch on its way.
-struct Batch {
-    ids: Vec<RecordId>,
 }
 
 /// A producer of one topic.
@@ -151,7 +163,7 @@ struct Sender {
     topic: Topic,
     plan: ProducerPlan,
     number: u32,
-    producer: Producer<Batch>,
+    producer: Producer<SentBatch>,
 }
 
 /// Produces to random partitions until told to stop, then waits until each batch has its outcome.
@@ -190,12 +202,13 @@ impl Sender {
             is_idempotent: plan.is_idempotent,
             in_flight_per_partition_max,
             lanes: 1 + hands.below(2) as u32,
+            request_timeout: REQUEST_PATIENCE,
             delivery_timeout: PATIENCE,
             retry_pause: Duration::from_millis(20),
             ..ProducerConfig::default()
         };
         let (history, clock, last_answer) = (Rc::clone(&hands.history), hands.io.clone(), Cell::new(None));
-        let settle = move |batch: Batch, result| {
+        let settle = move |batch: SentBatch, result| {
             settle(&mut history.borrow_mut(), &clock, plan, &batch, &last_answer, result);
         };
         let producer = Producer::start(&hands.client, config, settle).await?;
@@ -223,28 +236,29 @@ impl Sender {
         self.producer.send(batches);
     }
 
-    fn make_batch(&self, partition: i32) -> OutBatch<Batch> {
+    fn make_batch(&self, partition: i32) -> OutBatch<SentBatch> {
         let io = &self.hands.io;
+        let record_count = 1 + below(io, self.plan.records_per_batch_max);
+        let padding: Vec<u32> =
+            (0..record_count).map(|_| below(io, self.plan.padding_bytes_max + 1) as u32).collect();
+        let log = self.topic.log(partition);
+        let now_ns = io.monotonic_now().as_nanos();
+        let batch = self.hands.history.borrow_mut().send(self.number, log, &padding, now_ns);
         let mut builder = BatchBuilder::new();
-        let mut ids = Vec::new();
-        for _ in 0..=below(io, self.plan.records_per_batch_max) {
-            let padding_bytes = below(io, self.plan.padding_bytes_max + 1) as u32;
-            let log = self.topic.log(partition);
-            let id = self.hands.history.borrow_mut().send(self.number, log, padding_bytes);
-            let value = History::value(id, padding_bytes);
-            let record =
-                NewRecord { timestamp: io.wall_now_ms(), value: Some(&value), ..NewRecord::default() };
+        let (mut value, timestamp) = (Vec::new(), io.wall_now_ms());
+        for (id, padding_bytes) in batch.ids.iter().zip(&padding) {
+            History::value(*id, *padding_bytes, &mut value);
+            let record = NewRecord { timestamp, value: Some(&value), ..NewRecord::default() };
             builder.append(&record).expect("small records fit");
-            ids.push(id);
         }
         let codec = Compression::ALL[below(io, 12).min(4) as usize];
         let options = BatchOptions {
             compression: if below(io, 8) == 0 { codec } else { Compression::None },
-            producer: self.producer.stamp(&self.topic.name, partition, ids.len() as u32),
+            producer: self.producer.stamp(&self.topic.name, partition, batch.ids.len() as u32),
             ..BatchOptions::default()
         };
         let bytes = Bytes::from(builder.finish(&options).expect("the batch has records"));
-        OutBatch { topic: Rc::clone(&self.topic.name), partition, bytes, tag: Batch { ids } }
+        OutBatch { topic: Rc::clone(&self.topic.name), partition, bytes, tag: batch }
     }
 }
 
@@ -253,35 +267,42 @@ fn settle(
     history: &mut History,
     clock: &Io,
     plan: ProducerPlan,
-    batch: &Batch,
+    batch: &SentBatch,
     last_answer: &Cell<Option<Monotonic>>,
     result: Result<Delivered, ClientError>,
 ) {
-    match result {
-        // Nobody answered.
-        Ok(_) if plan.acks == Acks::None => {}
+    let now_ns = clock.monotonic_now().as_nanos();
+    let (outcome, offset) = match result {
         Ok(delivered) => {
-            if last_answer.replace(Some(delivered.done_at)) != Some(delivered.done_at) {
+            // To acks=0 nobody answers.
+            let is_answer = plan.acks != Acks::None;
+            if is_answer && last_answer.replace(Some(delivered.done_at)) != Some(delivered.done_at) {
                 history.operations.produce += 1;
             }
-            for (offset, id) in (delivered.base_offset..).zip(&batch.ids) {
-                let offset = (delivered.base_offset >= 0).then_some(offset);
-                history.acked(*id, offset, clock.monotonic_now().as_nanos());
-            }
+            (Outcome::Ok, (delivered.base_offset >= 0).then_some(delivered.base_offset))
         }
         // A plain producer does not know what became of what was on the way when the connection broke.
-        Err(ClientError::Request { .. }) if !plan.is_idempotent => {}
+        Err(ClientError::Request { .. }) if !plan.is_idempotent => (Outcome::Info, None),
+        // Storage that fails may have failed before or behind the append.
+        Err(error)
+            if error.code() == Some(ErrorCode::KafkaStorageError)
+                && !plan.is_idempotent
+                && history.may_be_refused(now_ns) =>
+        {
+            (Outcome::Info, None)
+        }
         Err(error) => {
             let who = format!("batch of {:?}, {plan:?}", batch.ids.first());
             history.broken(Violation::Failed { who, reason: error.to_string() });
+            (Outcome::Info, None)
         }
-    }
+    };
+    history.settled(batch, outcome, offset, now_ns);
 }
 
 /// Writes what it is given into the history.
 pub struct Scribe {
     reader: u32,
-    is_last: bool,
     topic: Topic,
     history: SharedHistory,
 }
@@ -290,25 +311,30 @@ impl RecordSink for Scribe {
     fn record(&mut self, partition: i32, record: &Record<'_>, arrived_at: Monotonic) -> bool {
         let place = Place { log: self.topic.log(partition), offset: record.offset.0 };
         let value = record.value.unwrap_or_default();
-        let mut history = self.history.borrow_mut();
-        if self.is_last {
-            history.read_last(self.reader, place, value);
-        } else {
-            history.read(self.reader, place, value, arrived_at.as_nanos());
-        }
+        self.history.borrow_mut().read(self.reader, place, value, arrived_at.as_nanos());
         true
     }
 
     fn fetched(&mut self, _timing: FetchTiming) {
-        self.history.borrow_mut().operations.fetch += 1;
+        let mut history = self.history.borrow_mut();
+        history.poll_over(self.reader);
+        history.operations.fetch += 1;
     }
 }
 
 pub type TopicReader = Reader<Scribe>;
 
-fn scribe(topic: &Topic, history: &SharedHistory, is_last: bool) -> Scribe {
-    let reader = history.borrow_mut().add_reader();
-    Scribe { reader, is_last, topic: topic.clone(), history: Rc::clone(history) }
+/// A reader that begins at these positions.
+pub fn reader_from(
+    hands: &Hands,
+    topic: &Topic,
+    positions: BTreeMap<i32, i64>,
+    fetch: FetchConfig,
+) -> (TopicReader, u32) {
+    let reader = hands.history.borrow_mut().add_reader(&topic.places(&positions));
+    let scribe = Scribe { reader, topic: topic.clone(), history: Rc::clone(&hands.history) };
+    let options = ReaderOptions { fetch, give_up_after: PATIENCE };
+    (Reader::new(&hands.client, &topic.name, positions, options, scribe), reader)
 }
 
 /// A reader of all partitions from the start. A prompt one asks for a byte and waits long; the others ask for much and
@@ -324,20 +350,21 @@ pub fn reader(hands: &Hands, topic: &Topic, is_prompt: bool) -> TopicReader {
             partition_bytes_max: 500 + hands.below(50_000) as i32,
         }
     };
-    let scribe = scribe(topic, &hands.history, false);
+    let (reader, number) = reader_from(hands, topic, topic.start_positions(), fetch);
     if is_prompt {
-        hands.history.borrow_mut().set_prompt(scribe.reader, topic.logs.clone());
+        hands.history.borrow_mut().set_prompt(number, topic.logs.clone());
     }
-    let options = ReaderOptions { fetch, give_up_after: PATIENCE };
-    Reader::new(&hands.client, &topic.name, topic.start_positions(), options, scribe)
+    reader
 }
 
 /// Reads everything there is: as the last word, or only to look.
 pub async fn read_all(hands: &Hands, topic: &Topic, is_last: bool) -> Result<(), ClientError> {
-    let scribe = scribe(topic, &hands.history, is_last);
     let ends = ends(hands, topic).await?;
-    let options = ReaderOptions { give_up_after: PATIENCE, ..ReaderOptions::default() };
-    let reader = Reader::new(&hands.client, &topic.name, topic.start_positions(), options, scribe);
+    let (reader, number) = reader_from(hands, topic, topic.start_positions(), FetchConfig::default());
+    if is_last {
+        let now_ns = hands.io.monotonic_now().as_nanos();
+        hands.history.borrow_mut().set_last(number, &topic.places(&ends), now_ns);
+    }
     reader.set_ends(ends);
     reader.run().await
 }
@@ -380,16 +407,12 @@ async fn read_somewhere(hands: &Hands, topic: &Topic) -> Result<(), ClientError>
     }
     let from = hands.below(acked_end as u64) as i64;
     let end = (from + 1 + hands.below(200) as i64).min(acked_end);
-    let scribe = scribe(topic, &hands.history, false);
-    hands.history.borrow_mut().seek(scribe.reader, Place { log, offset: from });
     let fetch = FetchConfig {
         bytes_max: 1_000 + hands.below(100_000) as i32,
         partition_bytes_max: 1_000 + hands.below(100_000) as i32,
         ..FetchConfig::default()
     };
-    let options = ReaderOptions { fetch, give_up_after: PATIENCE };
-    let reader =
-        Reader::new(&hands.client, &topic.name, BTreeMap::from([(partition, from)]), options, scribe);
+    let (reader, _) = reader_from(hands, topic, BTreeMap::from([(partition, from)]), fetch);
     reader.set_ends(BTreeMap::from([(partition, end)]));
     reader.run().await
 }
@@ -461,7 +484,7 @@ async fn pass<T>(
     if hands.below(2) == 0 {
         // Until its answer is there the deletion may or may not have happened.
         learn(TopicFate::Unknown);
-        topic.logs.clone().for_each(|log| hands.history.borrow_mut().delete(log));
+        topic.logs.clone().for_each(|log| hands.history.borrow_mut().delete(log, i64::MAX));
         hands.done_other(hands.client.delete_topic(&topic.name).await)?;
         learn(TopicFate::Deleted);
     }

@@ -8,3 +8,5 @@ pub mod node;
 pub mod reached;
 pub mod requests;
 pub mod scene;
+pub mod trim;
+pub mod weather;

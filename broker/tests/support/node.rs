@@ -32,6 +32,8 @@ const CORE_MEMORY_BYTES: u64 = 64 << 20;
 const STORAGE: StorageSettings = StorageSettings {
     journal: JournalSettings { file_bytes: 2 << 20, file_count_start: 2, file_count_max: 3 },
     tail_bytes_max: 4 << 20,
+    // So few that they are closed and opened again.
+    segment_files_max: 6,
     ..StorageSettings::DEV
 };
 
@@ -41,6 +43,14 @@ pub struct Shape {
     pub core_count: u32,
     /// Requests open from one core to another.
     pub mesh_credits: u32,
+    /// Batches of at least so many bytes bypass the journal; 0 = none.
+    pub bypass_bytes: usize,
+}
+
+impl Shape {
+    fn storage(self) -> StorageSettings {
+        StorageSettings { bypass_bytes: self.bypass_bytes, ..STORAGE }
+    }
 }
 
 /// A node that serves. It ends with a crash of its host or by [`Node::stop`].
@@ -68,7 +78,7 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
     let address = SocketAddr::new(host.address(), PORT);
     let io = host.executor();
     let (directory, recovered) =
-        run(world, &io, limit, recover_disk(io.clone(), shape.core_count)).ok_or(BootError::TimedOut)??;
+        run(world, &io, limit, recover_disk(io.clone(), shape)).ok_or(BootError::TimedOut)??;
     let id: TopicId = directory.directory_id().parse().expect("this node wrote it");
     let me = ReplicaId { node: NODE, directory: DirectoryId(id.0) };
     let (config, stop) = (Arc::new(configuration(address)), StopSignal::default());
@@ -87,7 +97,7 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
             config: Arc::clone(&config),
             me,
             storage: StorageSeat::Durable(Box::new(recovered)),
-            storage_settings: STORAGE,
+            storage_settings: shape.storage(),
             memory_bytes: CORE_MEMORY_BYTES,
             publisher,
             readiness: Readiness::default(),
@@ -114,12 +124,13 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
     }
 }
 
-async fn recover_disk(io: Io, core_count: u32) -> Result<(DataDirectory, NodeRecovery), BootError> {
+async fn recover_disk(io: Io, shape: Shape) -> Result<(DataDirectory, NodeRecovery), BootError> {
     let failed = |error: &dyn std::fmt::Display| BootError::Failed(error.to_string());
     let identity = Identity { cluster_id: None, node_id: NODE };
     let directory =
         DataDirectory::open(&io, Path::new(DATA), None, &identity).await.map_err(|error| failed(&error))?;
-    let recovered = recover(&io, &directory, core_count, &|key| core_of(key, core_count), &STORAGE)
+    let core_count = shape.core_count;
+    let recovered = recover(&io, &directory, core_count, &|key| core_of(key, core_count), &shape.storage())
         .await
         .map_err(|error| failed(&error))?;
     if !recovered.report.corruption.is_empty() {
@@ -135,6 +146,9 @@ fn configuration(address: SocketAddr) -> BrokerConfig {
         format!("log.dirs={DATA}"),
         // The smallest one, so that segments are closed within a run.
         "log.segment.bytes=1048576".to_owned(),
+        // Clocks that jump make segments that old.
+        "log.roll.ms=600000".to_owned(),
+        "log.retention.check.interval.ms=200".to_owned(),
     ];
     let config = config::load(&Sources { sets, ..Sources::default() }, &Account::default());
     config.unwrap_or_else(|errors| panic!("the settings are legal: {errors:?}"))

@@ -13,9 +13,13 @@ use ringlog_io::{Io, Priority};
 use super::clients::{self, ChurnPlan, Fates, Hands, ProducerPlan, SharedHistory, Topic};
 use super::history::{Operations, Violation};
 use super::node::{BootError, Node, Shape, boot, run};
+use super::trim::{self, ShortTopic};
+use super::weather::{self, Spell, Weather};
 
 /// Virtual time within which anything must be done that nothing hinders.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Virtual time within which producing goes on once a full disk has room again.
+const RESUMES_WITHIN: Duration = Duration::from_secs(10);
 const PARTITIONS_MAX: u64 = 8;
 
 /// How much happens in one seed. The same seed at another scale is another run.
@@ -65,6 +69,8 @@ pub struct Run {
     pub read: u64,
     pub operations: Operations,
     pub outages: u32,
+    /// The bad spells, in their order.
+    pub spells: Vec<Spell>,
     /// What was done to the node, for whoever looks into a failure.
     pub course: Vec<String>,
 }
@@ -109,10 +115,15 @@ pub struct Scene {
     fates: Fates,
     pub topic: Topic,
     scale: Scale,
+    weather: Weather,
+    /// The disk failed under the node, which may refuse writes, and to end in order, until it is started again.
+    is_hurt: bool,
+    short_topic: Option<ShortTopic>,
     stop: Rc<Cell<bool>>,
     /// Clients that still work.
     pub busy: Rc<Cell<u32>>,
     outages: u32,
+    spells: Vec<Spell>,
     course: RefCell<Vec<String>>,
 }
 
@@ -120,7 +131,14 @@ impl Scene {
     pub fn new(seed: u64, scale: Scale) -> Scene {
         let world = World::new(seed);
         let partition_count = 1 + (world.random_u64() % PARTITIONS_MAX) as u32;
-        Scene::with_partitions(world, scale, partition_count)
+        let weather = Weather::new(&world);
+        let chosen = world.random_u64();
+        let mut scene = Scene { weather, ..Scene::with_partitions(world, scale, partition_count) };
+        // Its large batches cost more than most of what happens in a seed.
+        if chosen.is_multiple_of(4) {
+            scene.short_topic = Some(ShortTopic::new(&scene.history, chosen / 4));
+        }
+        scene
     }
 
     pub fn with_partitions(world: World, scale: Scale, partition_count: u32) -> Scene {
@@ -134,9 +152,13 @@ impl Scene {
             history,
             fates: Fates::default(),
             scale,
+            weather: Weather::fair(),
+            is_hurt: false,
+            short_topic: None,
             stop: Rc::default(),
             busy: Rc::default(),
             outages: 0,
+            spells: Vec::new(),
             course: RefCell::default(),
         }
     }
@@ -155,8 +177,12 @@ impl Scene {
     }
 
     fn shape(&self) -> Shape {
-        let credits = [8, 64, 1024];
-        Shape { core_count: 1 + self.below(3) as u32, mesh_credits: credits[self.below(3) as usize] }
+        let (credits, bypass) = ([8, 64, 1024], [0, 0, 300, 16 << 10]);
+        Shape {
+            core_count: 1 + self.below(3) as u32,
+            mesh_credits: credits[self.below(3) as usize],
+            bypass_bytes: bypass[self.below(4) as usize],
+        }
     }
 
     fn hands(&self) -> (Io, impl Future<Output = Result<Hands, ClientError>> + use<>) {
@@ -227,11 +253,26 @@ impl Scene {
             });
         }
         for number in 0..1 + self.below(self.scale.churners_max) as u32 {
-            let plan =
-                ChurnPlan { number, pause_ms_max: 1 + self.pause_ms(), used_one_in: 1 + self.below(4) };
+            // Every topic that is there costs each answer of metadata, so they come slowly.
+            let pause_ms_max = 50 + self.pause_ms();
+            let plan = ChurnPlan { number, pause_ms_max, used_one_in: 1 + self.below(4) };
             let fates = Rc::clone(&self.fates);
             self.start(format!("topics {number}"), move |hands| clients::churn(hands, plan, fates));
         }
+    }
+
+    /// The topic that is kept short has one producer and one client that trims it.
+    fn start_short_topic(&self) -> Option<()> {
+        let Some(short) = self.short_topic.clone() else { return Some(()) };
+        let created = short.clone();
+        self.must("short topic", async move |hands: Hands| created.create(&hands).await)?;
+        let (topic, plan) = (short.topic.clone(), short.producer_plan());
+        self.start("producer of the short topic".to_owned(), move |hands| {
+            clients::produce(hands, topic, plan)
+        });
+        let (topic, pause_ms_max) = (short.topic, 1 + self.pause_ms());
+        self.start("trimmer".to_owned(), move |hands| trim::trim(hands, topic, pause_ms_max));
+        Some(())
     }
 
     fn pause_ms(&self) -> u64 {
@@ -275,21 +316,22 @@ impl Scene {
     /// The node goes down, by its own will or not, and comes back. `None` if it did not come back.
     fn outage(&mut self, node: Node) -> Option<Node> {
         self.outages += 1;
-        self.history.borrow_mut().down(self.world.now().as_nanos());
+        self.history.borrow_mut().disturbed(self.world.now().as_nanos());
         if self.below(4) == 0 {
             self.note("stop");
-            if !node.stop(&self.world, PATIENCE) {
+            if !node.stop(&self.world, PATIENCE) && !self.is_hurt {
                 self.broken("stop", "the node did not end");
             }
             // What a clean stop left unsynced would be lost now.
             self.broker.crash_with(UnsyncedData::Lost);
         } else {
-            let unsynced = self.broker.crash();
+            let unsynced = self.cut_power();
             self.note(format!("crash, unsynced data {unsynced:?}"));
         }
-        if let Some(reason) = node.failure() {
+        if let Some(reason) = node.failure().filter(|_| !self.is_hurt) {
             self.broken("core", reason);
         }
+        self.is_hurt = false;
         drop(node);
         let mut crashes_left = self.below(3);
         loop {
@@ -299,13 +341,17 @@ impl Scene {
             match boot(&self.world, &self.broker, shape, limit) {
                 Ok(node) => {
                     self.note(format!("serves with {shape:?}"));
-                    self.history.borrow_mut().up(self.world.now().as_nanos());
+                    let now_ns = self.world.now().as_nanos();
+                    let mut history = self.history.borrow_mut();
+                    history.healed(now_ns);
+                    history.allow_refusals(now_ns);
+                    drop(history);
                     return Some(node);
                 }
                 Err(BootError::TimedOut) if hurried => {
                     crashes_left -= 1;
                     self.note(format!("crash while starting with {shape:?}"));
-                    self.broker.crash();
+                    self.cut_power();
                 }
                 Err(error) => {
                     self.broken("start", format!("{shape:?}: {error}"));
@@ -315,8 +361,68 @@ impl Scene {
         }
     }
 
+    /// Mostly the disk has written some sectors of what nobody synced, and not others.
+    fn cut_power(&self) -> UnsyncedData {
+        let unsynced = match self.below(6) {
+            0 => UnsyncedData::Kept,
+            1 => UnsyncedData::Lost,
+            number => UnsyncedData::RandomSubset { torn: number > 3 },
+        };
+        self.broker.crash_with(unsynced);
+        unsynced
+    }
+
+    /// Time in which clients work, with a bad spell in most of it.
+    fn phase(&mut self) {
+        let length_ms = 5 + self.below(self.scale.phase_ms_max);
+        let Some(spell) = self.weather.draw(&self.world) else {
+            self.world.run_for(Duration::from_millis(length_ms));
+            return;
+        };
+        let before_ms = self.below(length_ms);
+        self.world.run_for(Duration::from_millis(before_ms));
+        self.note(format!("{spell:?} begins"));
+        self.spells.push(spell);
+        if spell != Spell::NodeClock && spell != Spell::ClientClock {
+            self.history.borrow_mut().disturbed(self.world.now().as_nanos());
+        }
+        if spell.is_of_disk() {
+            self.history.borrow_mut().allow_refusals(u64::MAX);
+        }
+        self.weather.begin(spell, &self.world, &self.broker, &self.clients);
+        // Some are longer than the patience of a client with one request.
+        let silence_ms = if self.below(4) == 0 { 5_000 } else { 500 };
+        let is_silence = matches!(spell, Spell::Severed | Spell::Deaf | Spell::Mute);
+        let lasts_ms = if is_silence { 1 + self.below(silence_ms) } else { length_ms - before_ms };
+        self.world.run_for(Duration::from_millis(lasts_ms));
+        let over_at = weather::end(spell, &self.world, &self.broker, &self.clients);
+        self.note(format!("{spell:?} is over"));
+        if spell == Spell::FullDisk {
+            self.await_resumption();
+        }
+        self.is_hurt |= spell.may_poison();
+        if !self.is_hurt {
+            let now = self.world.now();
+            let mut history = self.history.borrow_mut();
+            history.healed(now.max(over_at).as_nanos());
+            if spell.is_of_disk() {
+                history.allow_refusals((now + RESUMES_WITHIN).as_nanos());
+            }
+        }
+        self.world.run_for(Duration::from_millis(self.below(length_ms)));
+    }
+
+    /// Producing goes on by itself soon after there is room again.
+    fn await_resumption(&self) {
+        let answered = || self.history.borrow().operations.produce;
+        let before = answered();
+        if self.world.run_until(|| answered() > before, RESUMES_WITHIN) != Outcome::Done {
+            self.broken("full disk", format!("nothing was produced within {RESUMES_WITHIN:?} of room"));
+        }
+    }
+
     fn finish(self) -> Run {
-        let history = self.history.borrow();
+        let mut history = self.history.borrow_mut();
         Run {
             violations: history.check(),
             trace_hash: self.world.trace_hash(),
@@ -327,6 +433,7 @@ impl Scene {
             read: history.read_count(),
             operations: history.operations,
             outages: self.outages,
+            spells: self.spells,
             course: self.course.take(),
         }
     }
@@ -351,8 +458,9 @@ impl Scene {
         self.create_topic()?;
         let readers = self.start_readers();
         self.start_clients();
+        self.start_short_topic()?;
         for _ in 0..1 + self.below(self.scale.outages_max) {
-            self.world.run_for(Duration::from_millis(5 + self.below(self.scale.phase_ms_max)));
+            self.phase();
             node = self.outage(node)?;
         }
         // Promptness shows only when the last outage is a while ago, which is cheap where little is sent.
@@ -381,6 +489,9 @@ impl Scene {
     fn look_last(&self, node: &Node) -> Option<()> {
         let (topic, fates) = (self.topic.clone(), Rc::clone(&self.fates));
         self.must("last reader", async move |hands: Hands| clients::read_all(&hands, &topic, true).await)?;
+        if let Some(ShortTopic { topic, .. }) = self.short_topic.clone() {
+            self.must("last reader of the short topic", move |hands| trim::read_rest(hands, topic))?;
+        }
         self.must("last look", move |hands| clients::check_topics(hands, fates))?;
         if let Some(reason) = node.failure() {
             self.broken("core", reason);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::state::{Event, Latency, WorldState};
 use super::{Host, World};
+use crate::clock::Monotonic;
 
 /// One direction between two hosts.
 #[derive(Default)]
@@ -78,7 +79,7 @@ impl WorldState {
         time
     }
 
-    fn mend(&mut self, from: usize, to: usize) {
+    fn mend(&mut self, from: usize, to: usize) -> u64 {
         let link = self.links.link(from, to);
         link.is_severed = false;
         link.slow = None;
@@ -89,6 +90,7 @@ impl WorldState {
             self.schedule(time, event);
         }
         self.links.link(from, to).clear_at = time;
+        time
     }
 }
 
@@ -108,11 +110,12 @@ impl World {
         self.inner.state.borrow_mut().links.link(from.index, to.index).slow = Some(slow);
     }
 
-    /// Makes both directions between two hosts whole and fast. What waited arrives.
-    pub fn mend(&self, one: &Host, other: &Host) {
+    /// Makes both directions between two hosts whole and fast. What waited arrives; what a slow link had taken arrives
+    /// when it would have, and all that follows behind it: from the time that is returned on nothing of it is left.
+    pub fn mend(&self, one: &Host, other: &Host) -> Monotonic {
         let mut state = self.inner.state.borrow_mut();
-        state.mend(one.index, other.index);
-        state.mend(other.index, one.index);
+        let there = state.mend(one.index, other.index);
+        Monotonic(there.max(state.mend(other.index, one.index)))
     }
 
     /// Breaks one of so many connections between two hosts: a reset at both ends, behind at most `bytes_max` more bytes
