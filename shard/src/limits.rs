@@ -251,6 +251,11 @@ pub const LOOKUP_DECOMPRESSED_BYTES_MAX: usize = 100 * 1024 * 1024;
 /// Pause after a checkpoint that failed, in milliseconds.
 pub const CHECKPOINT_RETRY_MS: u64 = 100;
 
+/// How often a core asks again, and after how many milliseconds each time, whether another core was told of the failed write
+/// of which the file system speaks: a completion reaches a core within a turn, unless the core stands still.
+pub const FILE_SYSTEM_FAILURE_WAITS_MAX: u32 = 20;
+pub const FILE_SYSTEM_FAILURE_WAIT_MS: u64 = 50;
+
 /// How far behind a frame that does not check a later one is sought, in bytes: two full frames. A later frame further away
 /// shows by its number.
 pub const JOURNAL_GAP_SCAN_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -84,6 +84,11 @@ impl Bypass {
         waiting.sum::<usize>() + in_flight.map(|(_, reference)| reference.length as usize).sum::<usize>()
     }
 
+    /// Sequence of the first entry that the journal was not given.
+    pub(super) fn first_waiting(&self) -> Option<u64> {
+        self.waiting.front().map(Waiting::sequence)
+    }
+
     /// Forgets everything: nothing of it will be acknowledged.
     pub(super) fn abandon(&mut self) -> usize {
         let bytes = self.backlog_bytes();

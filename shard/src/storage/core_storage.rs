@@ -312,7 +312,7 @@ impl CoreStorage {
         let space = SpaceGate::new(settings.space, shard.data.clone(), shard.space, shard.core);
         // Before the first append: a disk that is full already must be known.
         space.look(&io, 0).await;
-        let watch = FileSystemWatch::open(&io, &shard.data).await;
+        let watch = FileSystemWatch::open(&io, &shard.data, shard.failures).await;
         let file_system = watch.map_err(|source| StorageError::Io { path: shard.data.clone(), source })?;
         let records = shard.checkpoint;
         let parts = Parts { data: shard.data, journal, core, space, file_system, records };
@@ -725,10 +725,14 @@ impl Inner {
             ringlog_io::reached!("poison.log");
             tracing::error!(topic_id = %log.key.topic, partition = log.key.partition.0, %reason, "log takes no more writes");
             log.poison = Some(reason);
+            if let Some(first) = log.bypass.first_waiting() {
+                log.starts.lose_from(first);
+            }
             let abandoned_bytes = log.bypass.abandon();
             core.bypass_backlog_bytes -= abandoned_bytes;
             core.counters.logs_poisoned += 1;
         }
+        self.life.notify();
         self.tell_poison(Some(id));
     }
 

@@ -18,11 +18,13 @@ use crate::journal::entry::EntryBody;
 pub(crate) struct LogStarts {
     durable: Offset,
     pending: VecDeque<(u64, Offset)>,
+    /// The lowest one that no restart will find: the log took no more writes before the journal was given it.
+    lost: Option<Offset>,
 }
 
 impl LogStarts {
     pub(crate) fn at(durable: Offset) -> LogStarts {
-        LogStarts { durable, pending: VecDeque::new() }
+        LogStarts { durable, ..LogStarts::default() }
     }
 
     fn push(&mut self, sequence: u64, offset: Offset) {
@@ -35,6 +37,16 @@ impl LogStarts {
             self.durable = self.durable.max(*offset);
             self.pending.pop_front();
         }
+    }
+
+    /// The journal will never be given the entries from this sequence on that it has not got.
+    pub(super) fn lose_from(&mut self, sequence: u64) {
+        let kept = self.pending.partition_point(|(pending, _)| *pending < sequence);
+        self.lost = self.pending.drain(kept..).map(|(_, offset)| offset).next().or(self.lost);
+    }
+
+    fn is_lost(&self, offset: Offset) -> bool {
+        self.lost.is_some_and(|lost| lost <= offset) && self.durable < offset
     }
 
     /// No restart will find a start below this.
@@ -80,8 +92,11 @@ impl CoreStorage {
         inner
             .life
             .until(|| {
-                let durable = inner.core.borrow().log(id).map(|log| log.starts.durable());
-                match (durable, inner.journal.poison()) {
+                let core = inner.core.borrow();
+                let log = core.log(id);
+                let durable = log.map(|log| log.starts.durable());
+                let lost_by = log.filter(|log| log.starts.is_lost(offset)).and_then(|log| log.poison.clone());
+                match (durable, lost_by.or_else(|| inner.journal.poison())) {
                     (None, _) => Some(Err(StorageError::UnknownLog)),
                     (Some(durable), _) if durable >= offset => Some(Ok(())),
                     (Some(_), Some(reason)) => Some(Err(StorageError::Poisoned(reason))),
@@ -120,5 +135,21 @@ mod tests {
         assert_eq!(starts.durable(), Offset(20));
         starts.note_durable(12);
         assert_eq!(starts.durable(), Offset(21));
+    }
+
+    #[test]
+    fn what_the_journal_never_gets_is_lost_and_nothing_else() {
+        let mut starts = LogStarts::at(Offset(3));
+        for (sequence, offset) in [(7, 10), (9, 20), (12, 30)] {
+            starts.push(sequence, Offset(offset));
+        }
+        starts.lose_from(8);
+        assert!(starts.is_lost(Offset(20)) && starts.is_lost(Offset(30)));
+        assert!(!starts.is_lost(Offset(10)), "on its way");
+        starts.note_durable(7);
+        assert_eq!(starts.durable(), Offset(10));
+        starts.push(14, Offset(40));
+        starts.note_durable(14);
+        assert!(!starts.is_lost(Offset(30)), "a later one covers it");
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 
 use super::checkpoint_file::PartitionCheckpoint;
+use super::file_system::NodeFailures;
 use super::recorder::CheckpointPlace;
 use super::space::NodeSpace;
 use crate::journal::entry::SyncedTo;
@@ -77,6 +78,8 @@ pub struct ShardRecovery {
     pub checkpoint: CheckpointPlace,
     /// Shared by all cores of the node.
     pub space: Arc<NodeSpace>,
+    /// The same.
+    pub(crate) failures: Arc<NodeFailures>,
 }
 
 impl ShardRecovery {

@@ -103,7 +103,9 @@ impl Node {
                 self.pause(300).await;
                 continue;
             }
-            match self.below(200) {
+            let choice = self.below(200);
+            self.say(key, &storage, id, choice);
+            match choice {
                 0 if self.below(3) == 0 => self.burst(key, &storage, id).await,
                 1..=12 => drop(storage.checkpoint().await.expect("checkpoint")),
                 13..=20 => self.checkpoint_beside(&storage),
@@ -126,6 +128,22 @@ impl Node {
             }
             self.note_coverage();
         }
+    }
+
+    /// What is about to be done, for whoever looks into a seed: with `RINGLOG_TRACE` set.
+    fn say(&self, key: TopicPartition, storage: &CoreStorage, id: LogId, choice: u64) {
+        if std::env::var_os("RINGLOG_TRACE").is_none() {
+            return;
+        }
+        let log = storage.log(id);
+        eprintln!(
+            "{:?} {key} choice {choice}: {} to {}, durable to {}, synced to {}",
+            self.io.monotonic_now(),
+            log.log_start(),
+            log.log_end(),
+            log.durable_end(),
+            log.synced_end()
+        );
     }
 
     fn note_coverage(&self) {
@@ -235,7 +253,11 @@ impl Node {
         let sequence = storage.advance_log_start(id, start).expect("open");
         self.ledger.borrow_mut().note_start(key, sequence, start);
         if self.below(2) == 0 {
-            storage.log_start_durable(id, start).await.expect("durable");
+            match storage.log_start_durable(id, start).await {
+                Ok(()) => {}
+                Err(StorageError::Poisoned(_)) => assert!(storage.log(id).poison().is_some()),
+                Err(error) => panic!("{key}: {error}"),
+            }
         }
     }
 
@@ -265,6 +287,7 @@ impl Node {
             return;
         }
         while storage.stats().deletes_pending > 0 {
+            assert_eq!(storage.poison(), None, "no failure goes unseen");
             self.io.sleep(Duration::from_micros(200)).await;
         }
         self.ledger.borrow_mut().tell_deletion(key);

@@ -723,6 +723,7 @@ async fn write_generation(
     io.create_directories(&directory).await.map_err(failed)?;
     io.sync_directory(journal).await.map_err(failed)?;
     let space = NodeSpace::new(manifest.core_count);
+    let failures = Arc::default();
     let mut shards = Vec::with_capacity(by_core.len());
     for (core, mut partitions) in (0..).zip(by_core) {
         let origin = FrameOrigin { generation: manifest.generation, salt: manifest.salt, core };
@@ -735,6 +736,7 @@ async fn write_generation(
             journal_files: files,
             checkpoint: CheckpointPlace::default(),
             space: Arc::clone(&space),
+            failures: Arc::clone(&failures),
         });
     }
     Ok(shards)
