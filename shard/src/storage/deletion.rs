@@ -102,7 +102,7 @@ impl Core {
         log.validate();
         let first_left = log.segments.front().map_or(log.log_end, |segment| segment.base);
         damage.forget(log.key, first_left);
-        if !log.is_first_segment_below_start() {
+        if !log.is_first_segment_below_start() && log.cuts.is_empty() {
             self.retiring.remove(&id);
         }
         handles
@@ -116,6 +116,8 @@ impl Log {
             Some(next) => next.base,
             // Its file may hold more, behind the damage.
             None if self.damage.is_some() => return false,
+            // A crash before a truncation is durable brings back what it cut off.
+            None if !self.cuts.is_empty() => return false,
             None => self.log_end,
         };
         !self.segments.is_empty() && end <= self.starts.durable()
@@ -133,6 +135,7 @@ impl Log {
         !self.segments.is_empty()
             && is_synced
             && self.damage.is_none()
+            && self.cuts.is_empty()
             && self.log_end <= self.starts.durable()
     }
 

@@ -322,6 +322,8 @@ impl Inner {
             if let Some(log) = self.core.borrow_mut().log_mut(id) {
                 log.cuts.pop(next.sequence);
             }
+            // Segments below the log's start may have waited.
+            self.work.notify();
         }
     }
 
