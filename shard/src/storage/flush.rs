@@ -303,41 +303,41 @@ async fn write_pieces(inner: &Inner, file: &File, run: &Run, pacer: Option<&Pace
     Ok(())
 }
 
-/// Batches of the run's segment behind the run.
-fn behind(inner: &Inner, run: &Run) -> Vec<Bytes> {
+/// Batches of the run's segment behind the run that memory has and that may be in the file by now, each with its place.
+fn behind(inner: &Inner, run: &Run) -> Vec<(u32, Bytes)> {
     let core = inner.core.borrow();
     let Some(log) = core.log(run.id) else { return Vec::new() };
-    let dirty = log.tail.range(log.clean_count..).skip_while(|batch| batch.sequence <= run.last_sequence);
-    let batches = dirty.take_while(|batch| batch.segment_base == run.segment_base);
-    batches.map(|batch| batch.bytes.clone()).collect()
+    let of_segment = log.tail.iter().filter(|batch| batch.segment_base == run.segment_base);
+    let behind = of_segment.filter(|batch| batch.sequence > run.last_sequence && log.may_write(batch));
+    behind.map(|batch| (batch.position, batch.bytes.clone())).collect()
 }
 
-/// Writes the whole segment anew: what was synced from the old file, the rest from memory, then takes the old name. What
-/// lies behind the run too: a reference on its way may vouch for it, and it may be synced in the old file already.
+/// Writes the whole segment anew, then it takes the old name: the run and what lies behind it from memory, the rest from the
+/// old file. What lies behind the run too, clean or not: a bypass may have synced it in the old file already, and the
+/// journal then holds no more than a reference to it.
 async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
     let mut path = run.handle.path().to_owned().into_os_string();
     path.push(REWRITE_SUFFIX);
     let path = PathBuf::from(path);
     inner.io.create_directories(&run.folder).await?;
     let file = inner.io.open(&path, OpenOptions::READ_WRITE_CREATE.with_truncate()).await?;
-    if run.position > 0 {
-        let old = run.handle.open(&inner.io).await?;
-        let mut position = 0;
-        while position < run.position {
-            let wanted = CHECKPOINT_WRITE_BYTES_MAX.min((run.position - position) as usize);
-            let bytes = inner.io.read_at(&old, u64::from(position), wanted).await?;
-            if bytes.is_empty() {
+    match run.handle.open(&inner.io).await {
+        Ok(old) => {
+            let end = u64::from(run.position + run.bytes);
+            let old_bytes = inner.io.file_length(&old).await?;
+            if old_bytes < u64::from(run.position) {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let read = u32::try_from(bytes.len()).expect("bounded by what was asked for");
-            inner.io.write_at(&file, u64::from(position), vec![bytes]).await?;
-            position += read;
+            copy(inner, &old, &file, 0, u64::from(run.position)).await?;
+            copy(inner, &old, &file, end, old_bytes).await?;
         }
+        // The first run, and not even its file could be made.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && run.position == 0 => {}
+        Err(error) => return Err(error),
     }
     write_pieces(inner, &file, run, None).await?;
-    let behind = behind(inner, run);
-    if !behind.is_empty() {
-        inner.io.write_at(&file, u64::from(run.position + run.bytes), behind).await?;
+    for (position, bytes) in behind(inner, run) {
+        inner.io.write_at(&file, u64::from(position), vec![bytes]).await?;
     }
     inner.io.sync_all(&file).await?;
     inner.io.rename(&path, run.handle.path()).await?;
@@ -348,6 +348,22 @@ async fn rewrite(inner: &Inner, id: LogId, run: &Run) -> io::Result<()> {
         && let Some(index) = log.segment_index(run.segment_base)
     {
         log.segments[index].handle = Arc::new(run.handle.replaced(file));
+    }
+    Ok(())
+}
+
+/// Copies bytes to the same place of another file.
+async fn copy(inner: &Inner, from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut position = start;
+    while position < end {
+        let wanted = (end - position).min(CHECKPOINT_WRITE_BYTES_MAX as u64);
+        let bytes = inner.io.read_at(from, position, wanted as usize).await?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let read = bytes.len() as u64;
+        inner.io.write_at(to, position, vec![bytes]).await?;
+        position += read;
     }
     Ok(())
 }
