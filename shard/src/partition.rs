@@ -1,7 +1,8 @@
 //! One partition on the core that owns it: its group, its log's name, its producers and whoever waits for it.
 //!
 //! Drives [`Group`] and obeys it: it writes only what a `Persist` effect names, moves the watermark only on `Commit`,
-//! and stamps the group's term as leader epoch. Never touches files: the core's storage does.
+//! and stamps the group's term as leader epoch. Never touches files: the core's storage does. What only a partition with other
+//! replicas does is in [`crate::replica`].
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -9,13 +10,15 @@ use std::task::Waker;
 use bytes::{Bytes, BytesMut};
 use ringlog_protocol::ids::{LeaderEpoch, Offset, ProducerId, TopicPartition};
 use ringlog_protocol::records::batch::{BatchHeader, set_base_offset, set_leader_epoch};
-use ringlog_raft::effect::{Effect, Persist};
+use ringlog_raft::configuration::Configuration;
+use ringlog_raft::effect::{Effect, Persist, StepDownReason};
 use ringlog_raft::event::Event;
 use ringlog_raft::group::Group;
 use ringlog_raft::ids::Ticket;
 
 use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 use crate::producer_state::{ProducerStates, Verdict};
+use crate::replica::{Answer, Durability, Replica, Todo};
 use crate::storage::{CoreStorage, LogId, SpaceShortage, StampedBatch, StorageError};
 use crate::waiters::{CommitTicket, UncommittedAppends, Watchers};
 
@@ -40,6 +43,9 @@ pub enum AppendError {
     TooLarge { bytes: usize, bytes_max: usize },
     #[error(transparent)]
     NoSpace(#[from] SpaceShortage),
+    /// NOT_ENOUGH_REPLICAS (19).
+    #[error("{in_sync} replicas are in sync, min.insync.replicas asks for {required}: send again later")]
+    NotEnoughReplicas { in_sync: usize, required: usize },
     #[error("producer {producer}: {verdict}")]
     Producer { producer: ProducerId, verdict: Verdict },
     #[error(
@@ -83,21 +89,23 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// Invariants: `log_start <= high_watermark <= durable_end <= log_end` (the group asserts it); `staged` is empty
-/// between calls; `persisting` is ordered by sequence and by ticket.
+/// Invariants: `log_start <= high_watermark <= durable_end <= log_end` (the group asserts it; with other replicas the watermark may
+/// lie above what is durable here); `staged` is empty between calls; `persisting` is ordered by sequence and by ticket.
 pub(crate) struct Partition {
     pub(crate) key: TopicPartition,
     pub(crate) log: LogId,
-    group: Group,
-    producers: ProducerStates,
+    pub(crate) group: Group,
+    pub(crate) producers: ProducerStates,
     uncommitted: UncommittedAppends,
     pub(crate) watchers: Watchers,
     /// The batch that the next `Persist` names.
-    staged: Option<StampedBatch>,
+    pub(crate) staged: Option<StampedBatch>,
     persisting: VecDeque<Persisting>,
     /// Who waits until this replica leads and its watermark is this term's.
     settling: Vec<Waker>,
     poisoned: bool,
+    /// `None` in a group that has no other replicas and never will.
+    pub(crate) replica: Option<Box<Replica>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +119,10 @@ struct Persisting {
 pub(crate) struct Carrier<'a> {
     pub(crate) storage: &'a CoreStorage,
     pub(crate) hard_states: &'a mut Vec<(LogId, Ticket, Bytes)>,
+    /// What is done after the partition.
+    pub(crate) todo: &'a mut Todo,
+    /// The wall clock, ms since the Unix epoch.
+    pub(crate) now_ms: i64,
 }
 
 impl Partition {
@@ -126,11 +138,16 @@ impl Partition {
             persisting: VecDeque::new(),
             settling: Vec::new(),
             poisoned: false,
+            replica: None,
         }
     }
 
     pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
         self.group.is_leader().then(|| self.group.leader_epoch())
+    }
+
+    pub(crate) fn configuration(&self) -> &Configuration {
+        self.group.configuration()
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -141,10 +158,14 @@ impl Partition {
         self.poisoned
     }
 
-    /// Appends a snapshot of the producers; returns the offset that it is of.
-    pub(crate) fn encode_producers(&self, out: &mut Vec<u8>) -> Offset {
+    /// Appends a snapshot of the producers; returns the offset that it is of, none while the log is on its way to what the group
+    /// decided.
+    pub(crate) fn encode_producers(&self, out: &mut Vec<u8>) -> Option<Offset> {
+        if self.replica().is_some_and(Replica::is_on_its_way) {
+            return None;
+        }
         self.producers.encode(out);
-        self.group.log_end()
+        Some(self.group.log_end())
     }
 
     pub(crate) fn high_watermark(&self) -> Offset {
@@ -168,8 +189,8 @@ impl Partition {
     pub(crate) fn append(
         &mut self,
         batch: IncomingBatch,
-        now_ms: i64,
         ticket: Option<CommitTicket>,
+        durability: Durability,
         effects: &mut Vec<Effect>,
         carrier: &mut Carrier<'_>,
     ) -> Result<Appended, AppendError> {
@@ -177,11 +198,15 @@ impl Partition {
             return Err(AppendError::Poisoned { reason: self.write_failure(carrier.storage) });
         }
         let Some(epoch) = self.leader_epoch() else { return Err(AppendError::NotLeader) };
+        if self.replica.is_some() {
+            self.may_append(durability, carrier)?;
+        }
+        let now_ms = carrier.now_ms;
         match self.producers.check(&batch.header, now_ms) {
             Verdict::Append => {}
             Verdict::Duplicate { base_offset, end, .. } => {
                 if let Some(ticket) = ticket {
-                    self.wait_for_original(end, ticket);
+                    self.wait_for_original(end, ticket, durability);
                 }
                 return Ok(Appended { base_offset, log_start: self.log_start(), duplicate: true });
             }
@@ -202,6 +227,7 @@ impl Partition {
         header.leader_epoch = epoch;
         let stored_bytes = bytes.len() as u64;
         self.producers.apply(&header, now_ms);
+        let ticket = self.wait_for_leader_only(end, ticket, durability);
         self.uncommitted.push(end, stored_bytes, ticket);
         self.staged = Some(StampedBatch { header, bytes: bytes.freeze(), buffer_bytes });
         self.group.step(Event::Proposal { end }, effects);
@@ -231,10 +257,10 @@ impl Partition {
         of_log().or_else(of_core).unwrap_or_else(|| "a write failed".to_owned())
     }
 
-    fn wait_for_original(&mut self, end: Offset, ticket: CommitTicket) {
+    fn wait_for_original(&mut self, end: Offset, ticket: CommitTicket, durability: Durability) {
         if end <= self.high_watermark() {
             ticket.committed();
-        } else {
+        } else if let Some(ticket) = self.wait_for_leader_only(end, Some(ticket), durability) {
             self.uncommitted.wait_until(end, ticket);
         }
     }
@@ -245,9 +271,15 @@ impl Partition {
         while self.persisting.front().is_some_and(|first| first.sequence <= sequence) {
             reached = self.persisting.pop_front().map(|persisting| persisting.ticket);
         }
+        if self.replica.is_some() {
+            self.note_durable(sequence);
+        }
         if let Some(ticket) = reached {
             self.group.step(Event::Persisted { ticket }, effects);
             self.carry_out(effects, carrier);
+        }
+        if self.replica.is_some() {
+            self.resolve_leader_acks();
         }
     }
 
@@ -261,6 +293,7 @@ impl Partition {
         self.group.step(Event::PersistFailed { ticket }, effects);
         self.carry_out(effects, carrier);
         self.uncommitted.fail_all();
+        self.end_replica();
         self.watchers.attention();
         self.settling.drain(..).for_each(Waker::wake);
     }
@@ -268,6 +301,7 @@ impl Partition {
     /// The partition goes away: everybody who waits learns it.
     pub(crate) fn close(&mut self) {
         self.uncommitted.fail_all();
+        self.end_replica();
         self.watchers.attention();
         self.settling.drain(..).for_each(Waker::wake);
     }
@@ -280,31 +314,52 @@ impl Partition {
         self.persisting.push_back(Persisting { sequence, ticket });
     }
 
-    fn carry_out(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::SteppedDown { .. } => self.uncommitted.fail_all(),
-                Effect::Persist(persist) => self.persist(persist, carrier),
-                Effect::BecameLeader { .. } => {}
-                Effect::Commit { high_watermark } => {
-                    let visible_bytes = self.uncommitted.commit(high_watermark);
-                    self.watchers.visible(visible_bytes);
-                    self.settling.drain(..).for_each(Waker::wake);
+    pub(crate) fn carry_out(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
+        loop {
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::SteppedDown { reason, .. } => self.stepped_down(reason, carrier),
+                    Effect::Persist(persist) => self.persist(persist, carrier),
+                    Effect::BecameLeader { .. } => {}
+                    Effect::Commit { high_watermark } => {
+                        let visible_bytes = self.uncommitted.commit(high_watermark);
+                        self.watchers.visible(visible_bytes);
+                        if !self.settling.is_empty() || self.replica.is_some() {
+                            self.settle();
+                        }
+                    }
+                    beyond => self.carry_out_beyond(beyond, carrier),
                 }
-                // A group of one has nobody to talk to and refuses membership changes by name.
-                Effect::Send(_)
-                | Effect::Replicate(_)
-                | Effect::FetchSnapshot { .. }
-                | Effect::Changed { .. }
-                | Effect::Barrier { .. }
-                | Effect::Refused { .. } => {
-                    unreachable!("nothing that leads here is asked of a group of one")
-                }
+            }
+            if self.replica.is_none() || !self.read_next(effects, carrier) {
+                return;
             }
         }
     }
 
+    /// The watermark is this term's, or moved on.
+    fn settle(&mut self) {
+        self.settling.drain(..).for_each(Waker::wake);
+        if self.uncommitted.is_empty() && self.replica.is_some() {
+            // Records of an earlier leader became visible, whose bytes nobody counted.
+            self.watchers.attention();
+        }
+    }
+
+    /// Whoever waits for a commit beyond the watermark waits in vain here: another leader may have the records, or not.
+    fn stepped_down(&mut self, reason: StepDownReason, carrier: &mut Carrier<'_>) {
+        self.uncommitted.fail_all();
+        if self.replica.is_some() {
+            self.lead_no_more();
+            self.watchers.attention();
+        }
+        carrier.todo.answers.push(Answer::SteppedDown { log: self.log, reason });
+    }
+
     fn persist(&mut self, persist: Persist, carrier: &mut Carrier<'_>) {
+        if self.replica.is_some() {
+            return self.persist_replicated(persist, carrier);
+        }
         assert!(persist.truncate_to.is_none(), "a group of one never truncates");
         if persist.append.is_some() {
             let batch = self.staged.take().expect("a proposal was staged before it was stepped");

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
+use ringlog_raft::configuration::Configuration;
 use ringlog_raft::effect::Effect;
 use ringlog_raft::group::{Group, Restored};
 use ringlog_raft::hard_state::HardState;
@@ -307,6 +308,11 @@ impl Store {
         let table = self.inner.table.borrow();
         let partition = table.get(key)?;
         Ok(look(&self.inner.storage.log(partition.log)))
+    }
+
+    /// Who votes in the partition's group and who only receives its log.
+    pub fn configuration(&self, key: TopicPartition) -> Result<Configuration, ViewError> {
+        Ok(self.inner.table.borrow().get(key)?.configuration().clone())
     }
 
     /// Where consumers of the partition wait.
