@@ -330,6 +330,15 @@ impl Group {
         leading.map(|_| self.me).into_iter().chain(others)
     }
 
+    /// As a leader sees it: every member, this one first, with one past the last record that it is known to hold on disk in this
+    /// term; `None` where it said nothing yet. Empty on a replica that does not lead.
+    pub fn member_ends(&self) -> impl Iterator<Item = (ReplicaId, Option<Offset>)> {
+        let leading = self.leading.as_ref();
+        let others = leading.into_iter().flat_map(|leading| &leading.progress);
+        let others = others.map(|progress| (progress.replica, progress.matched));
+        leading.map(|_| (self.me, Some(self.log.durable_end))).into_iter().chain(others)
+    }
+
     /// Other settings, from the next event on.
     pub fn configure(&mut self, settings: Settings) {
         self.settings = settings;

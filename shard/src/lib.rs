@@ -1,7 +1,7 @@
 //! What one core owns: its partitions, their logs, its journal, and its way out. Mechanism, no Kafka API.
 //!
 //! Reading order: [`limits`] (every bound), [`journal`] and [`storage`] (bytes that last), [`state_machine`],
-//! [`producer_state`] and [`partition`] (what a partition is), [`store`] (all partitions of a core), [`waiters`],
+//! [`producer_state`] and [`partition`] (what a partition is), [`replica`] (what it is with others), [`store`] (all partitions of a core), [`waiters`],
 //! [`budget`] (memory that many share), [`egress`] (how bytes leave), [`mesh`] and [`placement`] (the other cores).
 
 pub mod budget;
@@ -12,6 +12,7 @@ pub mod mesh;
 pub mod partition;
 pub mod placement;
 pub mod producer_state;
+pub mod replica;
 pub mod state_machine;
 pub mod storage;
 pub mod store;

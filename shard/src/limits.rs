@@ -161,6 +161,9 @@ pub const INDEX_ENTRIES_MAX: usize = 4096;
 /// Bytes read in one step while batch headers are searched in a segment.
 pub const READ_SCAN_BYTES: usize = 64 * 1024;
 
+/// Headers of batches in memory that are shown in one turn when a log is visited: about 30 KiB.
+pub const VISIT_HEADERS_AT_ONCE: usize = 256;
+
 /// Bytes read in one step while a segment is scanned at start.
 pub const START_SCAN_BYTES: usize = 1024 * 1024;
 
@@ -270,6 +273,10 @@ pub const JOURNAL_FIRST_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// client's timeout; more would only be answered after their clients gave up.
 pub const MACHINE_REQUESTS_QUEUED_MAX: usize = 256;
 
+/// Resources whose configs one request describes or alters: as many as a cluster has topics. The answer to each may be several
+/// kilobytes where its part of the request was ten bytes.
+pub const CONFIG_RESOURCES_PER_REQUEST_MAX: usize = 10_000;
+
 /// Bytes of the records of one request to a machine: they travel as one batch, and the smallest journal file takes one of this size.
 pub const MACHINE_PROPOSAL_BYTES_MAX: usize = 1024 * 1024;
 
@@ -335,3 +342,18 @@ pub const MESH_HELD_LONG_MAX: u32 = MACHINE_REQUESTS_QUEUED_MAX as u32 + 1 + 1 +
 // target is the controller's own core: with none left both would wait for ever. Half of the credits stay for produce and
 // short questions, so that a flood of changes does not stop them either.
 const _: () = assert!(MESH_HELD_LONG_MAX <= MESH_CREDITS / 2);
+
+// Replicas.
+
+/// How long a replica waits before it tries again what found no room or could not be read: about a few journal frames, so that a
+/// short jam costs little and a long one no time of the core.
+pub const REPLICA_WRITE_RETRY_MS: u64 = 20;
+
+/// Most bytes of one piece of a log that is copied, and of what is in memory for it: as large as an append.
+pub const REPLICA_COPY_PIECE_BYTES_MAX: u32 = 1 << 20;
+
+/// How long a replica that copies a log waits for a piece: a piece takes 10 ms on a slow network, and a disk in trouble a second.
+pub const REPLICA_COPY_ANSWER_MS: u64 = 1_000;
+
+/// Questions in a row without an answer after which a copy is given up, or another replica asked.
+pub const REPLICA_COPY_TRIES: u32 = 3;

@@ -324,8 +324,9 @@ impl Partition {
                     Effect::Commit { high_watermark } => {
                         let visible_bytes = self.uncommitted.commit(high_watermark);
                         self.watchers.visible(visible_bytes);
-                        if !self.settling.is_empty() || self.replica.is_some() {
-                            self.settle();
+                        self.settling.drain(..).for_each(Waker::wake);
+                        if self.replica.is_some() && self.settles_now() {
+                            self.watchers.attention();
                         }
                     }
                     beyond => self.carry_out_beyond(beyond, carrier),
@@ -334,15 +335,6 @@ impl Partition {
             if self.replica.is_none() || !self.read_next(effects, carrier) {
                 return;
             }
-        }
-    }
-
-    /// The watermark is this term's, or moved on.
-    fn settle(&mut self) {
-        self.settling.drain(..).for_each(Waker::wake);
-        if self.uncommitted.is_empty() && self.replica.is_some() {
-            // Records of an earlier leader became visible, whose bytes nobody counted.
-            self.watchers.attention();
         }
     }
 

@@ -4,11 +4,12 @@
 //! and no topic name.
 
 pub mod life;
+mod replicas;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -17,14 +18,16 @@ use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_raft::configuration::Configuration;
 use ringlog_raft::effect::Effect;
-use ringlog_raft::group::{Group, Restored};
+use ringlog_raft::group::{Group, Replicated, Restored};
 use ringlog_raft::hard_state::HardState;
 use ringlog_raft::ids::{ReplicaId, Ticket};
+use ringlog_raft::message::EpochStart;
 use slab::Slab;
 
 use crate::limits::{PARTITIONS_OPENED_AT_ONCE, PRODUCERS_PER_PARTITION_MAX};
 use crate::partition::{AppendError, Appended, Carrier, IncomingBatch, Partition};
 use crate::producer_state::ProducerStates;
+use crate::replica::{Answer, Durability, Outgoing, Replica, Replication, Requests, Todo};
 use crate::storage::{
     CoreStorage, Durable, Log, LogId, LogSettings, LogVisitor, ReadError, ReadPlan, RecoveredPartition,
     ServedBehind, StorageError, TimePlan,
@@ -37,21 +40,30 @@ pub struct Store {
     inner: Rc<Inner>,
 }
 
-struct Inner {
-    io: Io,
-    storage: CoreStorage,
+pub(crate) struct Inner {
+    pub(crate) io: Io,
+    pub(crate) storage: CoreStorage,
     me: ReplicaId,
-    producer_expiration_ms: i64,
+    pub(crate) producer_expiration_ms: i64,
     table: RefCell<Table>,
     /// Kept so that a steady stream of appends allocates no buffer of effects.
     effects: RefCell<Vec<Effect>>,
+    /// What partitions want done once the table is not borrowed any more.
+    todo: RefCell<Todo>,
+    outbox: RefCell<Option<Outbox>>,
+    requests: Requests,
+    this: Weak<Inner>,
 }
+
+type Outbox = Rc<dyn Fn(Outgoing)>;
 
 /// Invariants: `by_key` and `by_log` name each partition in `slots` once. Never iterated by hash order.
 struct Table {
     slots: Slab<Partition>,
     by_key: HashMap<TopicPartition, usize, ahash::RandomState>,
     by_log: BTreeMap<LogId, usize>,
+    /// Slots of partitions that may have other replicas.
+    replicated: BTreeSet<usize>,
     /// Partitions whose log could not be opened, with the reason. Their neighbours serve on.
     offline: BTreeMap<TopicPartition, String>,
 }
@@ -91,15 +103,20 @@ impl Store {
             slots: Slab::new(),
             by_key: HashMap::with_hasher(io.hasher()),
             by_log: BTreeMap::new(),
+            replicated: BTreeSet::new(),
             offline: BTreeMap::new(),
         };
-        let inner = Rc::new(Inner {
+        let inner = Rc::new_cyclic(|this| Inner {
             io,
             storage,
             me,
             producer_expiration_ms,
             table: RefCell::new(table),
             effects: RefCell::default(),
+            todo: RefCell::default(),
+            outbox: RefCell::new(None),
+            requests: Requests::default(),
+            this: this.clone(),
         });
         let reported = Rc::downgrade(&inner);
         inner.storage.set_durable_listener(move |durable| {
@@ -112,7 +129,7 @@ impl Store {
             let inner = asked.upgrade()?;
             let table = inner.table.borrow();
             let slot = *table.by_log.get(&log)?;
-            Some(table.slots[slot].encode_producers(out))
+            table.slots[slot].encode_producers(out)
         });
         let poisoned = Rc::downgrade(&inner);
         inner.storage.set_poison_listener(move |log| {
@@ -133,7 +150,8 @@ impl Store {
         let (started_at, scanned) = (inner.io.monotonic_now(), inner.storage.scanned_bytes());
         let recovered_count = openings.iter().filter(|opening| opening.recovered.is_some()).count();
         inner.expect(openings.len());
-        let opened = Inner::open_all(inner, openings).await;
+        let alone = openings.into_iter().map(|opening| (opening, None)).collect();
+        let opened = Inner::open_all(inner, alone).await;
         if recovered_count > 0 {
             let scanned_bytes = inner.storage.scanned_bytes() - scanned;
             let milliseconds = inner.io.monotonic_now().saturating_since(started_at).as_millis();
@@ -154,8 +172,10 @@ impl Store {
         let Some(slot) = table.by_key.remove(&key) else { return };
         let mut partition = table.slots.remove(slot);
         table.by_log.remove(&partition.log);
+        table.replicated.remove(&slot);
         drop(table);
         partition.close();
+        self.inner.requests.answer(Answer::Gone { log: partition.log });
         self.inner.storage.delete_log(partition.log);
     }
 
@@ -193,6 +213,20 @@ impl Store {
         batch: IncomingBatch,
         ticket: Option<CommitTicket>,
     ) -> Result<Appended, AppendError> {
+        self.append_for(key, batch, ticket, Durability::Quorum)
+    }
+
+    /// As [`Store::append`]; `ticket` learns when the batch is as durable as asked for.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    pub fn append_for(
+        &self,
+        key: TopicPartition,
+        batch: IncomingBatch,
+        ticket: Option<CommitTicket>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
         let inner = &self.inner;
         let now_ms = inner.io.wall_now_ms();
         let mut table = inner.table.borrow_mut();
@@ -201,10 +235,16 @@ impl Store {
             None => return Err(table.absent(key)),
         };
         let mut effects = inner.effects.borrow_mut();
+        let mut todo = inner.todo.borrow_mut();
         let mut hard_states = Vec::new();
-        let mut carrier = Carrier { storage: &inner.storage, hard_states: &mut hard_states };
-        let appended = table.slots[slot].append(batch, now_ms, ticket, &mut effects, &mut carrier);
+        let mut carrier =
+            Carrier { storage: &inner.storage, hard_states: &mut hard_states, todo: &mut todo, now_ms };
+        let appended = table.slots[slot].append(batch, ticket, durability, &mut effects, &mut carrier);
         debug_assert!(hard_states.is_empty(), "an append changes no hard state");
+        if !todo.is_empty() {
+            drop((table, effects, todo));
+            inner.settle(hard_states);
+        }
         appended
     }
 
@@ -342,10 +382,10 @@ impl Table {
 }
 
 /// Gathers a partition's producers while its log is opened.
-struct ProducerVisitor<'a> {
-    producers: &'a mut ProducerStates,
-    now_ms: i64,
-    expiration_ms: i64,
+pub(crate) struct ProducerVisitor<'a> {
+    pub(crate) producers: &'a mut ProducerStates,
+    pub(crate) now_ms: i64,
+    pub(crate) expiration_ms: i64,
 }
 
 impl LogVisitor for ProducerVisitor<'_> {
@@ -389,7 +429,7 @@ impl Inner {
         self.storage.expect_logs(count);
     }
 
-    async fn open_all(inner: &Rc<Inner>, openings: Vec<Opening>) -> Vec<usize> {
+    async fn open_all(inner: &Rc<Inner>, openings: Vec<(Opening, Option<Replication>)>) -> Vec<usize> {
         let worker_count = openings.len().min(PARTITIONS_OPENED_AT_ONCE);
         let queue = Rc::new(RefCell::new(openings.into_iter().enumerate().collect::<VecDeque<_>>()));
         let opened = Rc::new(RefCell::new(BTreeMap::new()));
@@ -400,8 +440,9 @@ impl Inner {
                 io.spawn(Priority::Foreground, async move {
                     loop {
                         let next = queue.borrow_mut().pop_front();
-                        let Some((place, Opening { key, recovered, settings })) = next else { return };
-                        match inner.open_one(key, recovered, settings).await {
+                        let Some((place, (opening, replication))) = next else { return };
+                        let key = opening.key;
+                        match inner.open_one(opening, replication).await {
                             Ok(slot) => {
                                 opened.borrow_mut().insert(place, slot);
                             }
@@ -420,14 +461,13 @@ impl Inner {
         opened.take().into_values().collect()
     }
 
-    async fn open_one(
-        &self,
-        key: TopicPartition,
-        recovered: Option<RecoveredPartition>,
-        settings: LogSettings,
-    ) -> Result<usize, OpenError> {
+    async fn open_one(&self, opening: Opening, replication: Option<Replication>) -> Result<usize, OpenError> {
+        let Opening { key, recovered, settings } = opening;
         let mut producers = ProducerStates::new(self.producer_expiration_ms);
-        let mut hard_state = HardState::alone(self.me);
+        let mut hard_state = match &replication {
+            None => HardState::alone(self.me),
+            Some(replication) => HardState::joining(self.me, replication.configuration.clone()),
+        };
         let log = match recovered {
             None => self.storage.create_log(key, settings),
             Some(recovered) => {
@@ -439,31 +479,50 @@ impl Inner {
                 self.storage.open_log_from(recovered, settings, &mut visitor).await?
             }
         };
-        let (log_start, log_end) = {
+        let (restored, epochs) = {
             let opened = self.storage.log(log);
-            (opened.log_start(), opened.log_end())
+            let (log_start, log_end) = (opened.log_start(), opened.log_end());
+            (
+                Restored { me: self.me, hard_state, log_start, log_end },
+                replication.as_ref().map(|_| epochs_of(&opened)),
+            )
         };
-        let group = Group::restore(Restored { me: self.me, hard_state, log_start, log_end })?;
+        let group = match (&replication, epochs) {
+            (Some(Replication { settings, .. }), Some(epochs)) => {
+                let replicated = Replicated { epochs, settings: *settings, seed: self.io.random_u64() };
+                Group::restore_replicated(restored, replicated)?
+            }
+            _ => Group::restore(restored)?,
+        };
+        let mut partition = Partition::new(key, log, group, producers);
+        partition.replica = replication.map(|replication| Box::new(Replica::new(&replication.settings)));
         let mut table = self.table.borrow_mut();
-        let slot = table.slots.insert(Partition::new(key, log, group, producers));
+        let is_replicated = partition.replica.is_some();
+        let slot = table.slots.insert(partition);
         let previous = table.by_key.insert(key, slot);
         assert!(previous.is_none(), "partition {key:?} was opened twice");
         table.by_log.insert(log, slot);
+        if is_replicated {
+            table.replicated.insert(slot);
+        }
         Ok(slot)
     }
 
     /// Starts the groups in `slots`: their hard states go to the journal as one batch of frames.
     fn start(&self, slots: &[usize]) {
         let mut hard_states = Vec::with_capacity(slots.len());
+        let now_ms = self.io.wall_now_ms();
         {
             let mut table = self.table.borrow_mut();
             let mut effects = self.effects.borrow_mut();
-            let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
+            let mut todo = self.todo.borrow_mut();
+            let mut carrier =
+                Carrier { storage: &self.storage, hard_states: &mut hard_states, todo: &mut todo, now_ms };
             for slot in slots {
                 table.slots[*slot].start(&mut effects, &mut carrier);
             }
         }
-        self.persist_hard_states(hard_states);
+        self.settle(hard_states);
     }
 
     fn persist_hard_states(&self, hard_states: Vec<(LogId, Ticket, Bytes)>) {
@@ -496,10 +555,13 @@ impl Inner {
     /// A journal frame is on disk.
     fn durable(&self, reports: &[Durable]) {
         let mut hard_states = Vec::new();
+        let now_ms = self.io.wall_now_ms();
         {
             let mut table = self.table.borrow_mut();
             let mut effects = self.effects.borrow_mut();
-            let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
+            let mut todo = self.todo.borrow_mut();
+            let mut carrier =
+                Carrier { storage: &self.storage, hard_states: &mut hard_states, todo: &mut todo, now_ms };
             for (at, report) in reports.iter().enumerate() {
                 // Entries of one log stand in order: its last one in a run speaks for all before.
                 if reports.get(at + 1).is_some_and(|next| next.log == report.log) {
@@ -509,21 +571,39 @@ impl Inner {
                 table.slots[slot].durable(report.sequence, &mut effects, &mut carrier);
             }
         }
-        self.persist_hard_states(hard_states);
+        self.settle(hard_states);
     }
 
     /// Writes failed: of one log, or (`None`) of this core's journal and so of all.
     fn poison(&self, log: Option<LogId>) {
-        let mut table = self.table.borrow_mut();
-        let mut effects = self.effects.borrow_mut();
         let mut hard_states = Vec::new();
-        let mut carrier = Carrier { storage: &self.storage, hard_states: &mut hard_states };
-        let slots: Vec<usize> = match log {
-            Some(log) => table.by_log.get(&log).copied().into_iter().collect(),
-            None => table.slots.iter().map(|(slot, _)| slot).collect(),
-        };
-        for slot in slots {
-            table.slots[slot].poison(&mut effects, &mut carrier);
+        let now_ms = self.io.wall_now_ms();
+        {
+            let mut table = self.table.borrow_mut();
+            let mut effects = self.effects.borrow_mut();
+            let mut todo = self.todo.borrow_mut();
+            let mut carrier =
+                Carrier { storage: &self.storage, hard_states: &mut hard_states, todo: &mut todo, now_ms };
+            let slots: Vec<usize> = match log {
+                Some(log) => table.by_log.get(&log).copied().into_iter().collect(),
+                None => table.slots.iter().map(|(slot, _)| slot).collect(),
+            };
+            for slot in slots {
+                table.slots[slot].poison(&mut effects, &mut carrier);
+            }
         }
+        self.settle(hard_states);
     }
+}
+
+/// The leader epochs of a log as its group keeps them. One without records is none.
+fn epochs_of(log: &Log) -> Vec<EpochStart> {
+    let mut epochs: Vec<EpochStart> = Vec::new();
+    for found in log.epochs().iter().filter(|epoch| epoch.start < log.log_end()) {
+        if epochs.last().is_some_and(|last| last.start >= found.start) {
+            epochs.pop();
+        }
+        epochs.push(EpochStart { epoch: found.epoch, start: found.start });
+    }
+    epochs
 }

@@ -41,6 +41,7 @@ pub fn append_error_code(error: &AppendError) -> ErrorCode {
         // Retriable, and clients back off on it without refreshing metadata.
         AppendError::Backlogged { .. } => ErrorCode::RequestTimedOut,
         AppendError::TooLarge { .. } => ErrorCode::RecordListTooLarge,
+        AppendError::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
         AppendError::Producer { verdict, .. } => verdict.error_code(),
         AppendError::OffsetsExhausted { .. } => ErrorCode::InvalidRecord,
     }

@@ -204,6 +204,18 @@ impl ReadPlan {
         matches!(self.kind, PlanKind::Ready(_))
     }
 
+    /// What is read, where that needs no file; the plan itself otherwise.
+    ///
+    /// # Errors
+    /// The plan: it must be run.
+    #[allow(clippy::result_large_err, reason = "the plan goes on to be run")]
+    pub fn into_ready(self) -> Result<LogRead, ReadPlan> {
+        match self.kind {
+            PlanKind::Ready(read) => Ok(read),
+            PlanKind::File(_) => Err(self),
+        }
+    }
+
     /// Finds the bytes. From files it reads batch headers, and whole batches the first time: their checksums must hold.
     ///
     /// # Errors

@@ -159,16 +159,12 @@ impl super::Inner {
 
     /// Moves the start up to `offset`, which is at most the high watermark; not back.
     pub(super) fn move_start(&self, key: TopicPartition, offset: Offset) -> Result<MovedStart, ViewError> {
-        let mut table = self.table.borrow_mut();
-        let slot = *table.by_key.get(&key).ok_or(ViewError::UnknownPartition)?;
-        let mut effects = self.effects.borrow_mut();
-        let mut hard_states = Vec::new();
-        let mut carrier = super::Carrier { storage: &self.storage, hard_states: &mut hard_states };
-        let partition: &mut Partition = &mut table.slots[slot];
-        if offset > partition.log_start() {
-            partition.move_log_start(offset, &mut effects, &mut carrier);
-        }
-        debug_assert!(hard_states.is_empty(), "a log start changes no hard state");
-        Ok(MovedStart { log: partition.log, log_start: partition.log_start() })
+        let move_up = |partition: &mut Partition, effects: &mut _, carrier: &mut super::Carrier<'_>| {
+            if offset > partition.log_start() {
+                partition.move_log_start(offset, effects, carrier);
+            }
+            MovedStart { log: partition.log, log_start: partition.log_start() }
+        };
+        self.with_partition(key, move_up)
     }
 }
