@@ -183,6 +183,7 @@ fn summary(arguments: &Arguments, totals: &Totals, begun: Instant) -> serde_json
         "hard_states_told": totals.coverage.states_told,
         "log_starts_told": totals.coverage.starts_told,
         "truncations_told": totals.coverage.truncations_told,
+        "beginnings_told": totals.coverage.beginnings_told,
         "deletions_told": totals.coverage.deletions_told,
         "restored_bytes": totals.coverage.restored_bytes,
         "tails_lost": totals.coverage.tails_lost,

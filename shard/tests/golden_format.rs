@@ -236,6 +236,7 @@ fn version_1_holds_every_kind_of_entry_and_file() {
                     FoundBody::HardState { .. } if entry.carried => "hard state, carried",
                     FoundBody::HardState { .. } => "hard state",
                     FoundBody::SyncedTo(_) => "synced-to",
+                    FoundBody::Begin { .. } => "begin",
                 };
                 *kinds.entry(kind).or_default() += 1;
             }

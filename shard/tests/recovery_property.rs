@@ -64,6 +64,7 @@ fn random_crashes_lose_nothing_told_and_bring_nothing_deleted_back() {
             coverage;
         let told = [batches_told, states_told, starts_told, truncations_told, deletions_told];
         assert!(told.iter().all(|count| *count > 10), "{coverage:#?}");
+        assert!(coverage.beginnings_told > 3, "{coverage:#?}");
         let Coverage { tails_lost, checkpoints, segments_removed, .. } = coverage;
         assert!([tails_lost, checkpoints, segments_removed].iter().all(|count| *count > 5), "{coverage:#?}");
         let bytes = [coverage.restored_bytes, coverage.bypass_bytes];

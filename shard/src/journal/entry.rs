@@ -1,4 +1,4 @@
-//! The seven kinds of journal entry and their layout in a frame's body, format version 1. Pure.
+//! The eight kinds of journal entry and their layout in a frame's body, format version 1. Pure.
 //!
 //! All numbers are little-endian. Each entry starts with a head of 40 bytes:
 //!
@@ -43,6 +43,9 @@ const KIND_LOG_START: u8 = 4;
 const KIND_DELETE: u8 = 5;
 const KIND_HARD_STATE: u8 = 6;
 const KIND_SYNCED_TO: u8 = 7;
+const KIND_BEGIN: u8 = 8;
+
+const KIND_LAST: u8 = KIND_BEGIN;
 
 /// One change of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub enum EntryBody<'a> {
     HardState { state: &'a [u8] },
     /// The segments hold, synced, all that entries up to `through` brought.
     SyncedTo(SyncedTo),
+    /// Every record and every segment of before goes; the log is empty and goes on at `start`, which is its start too.
+    Begin { start: Offset },
 }
 
 /// Bytes that only the segment holds. They are written beside the frame that names them, and the partition's next entry is
@@ -160,6 +165,7 @@ impl EntryBody<'_> {
             EntryBody::Delete => KIND_DELETE,
             EntryBody::HardState { .. } => KIND_HARD_STATE,
             EntryBody::SyncedTo(_) => KIND_SYNCED_TO,
+            EntryBody::Begin { .. } => KIND_BEGIN,
         }
     }
 }
@@ -171,7 +177,7 @@ impl EntryBody<'_> {
             EntryBody::Data { .. } => 16,
             EntryBody::Reference(_) => 40,
             EntryBody::Truncate { .. } => 20,
-            EntryBody::LogStart { .. } => 8,
+            EntryBody::LogStart { .. } | EntryBody::Begin { .. } => 8,
             EntryBody::Delete => 0,
             EntryBody::HardState { .. } => 4,
             EntryBody::SyncedTo(_) => 32,
@@ -242,7 +248,9 @@ impl<'a> Entry<'a> {
                 head.put(&segment_base.0.to_le_bytes());
                 head.put(&position.to_le_bytes());
             }
-            EntryBody::LogStart { offset } => head.put(&offset.0.to_le_bytes()),
+            EntryBody::LogStart { offset } | EntryBody::Begin { start: offset } => {
+                head.put(&offset.0.to_le_bytes());
+            }
             EntryBody::Delete => {}
             EntryBody::HardState { .. } => head.put(&payload_length.to_le_bytes()),
             EntryBody::SyncedTo(synced) => {
@@ -296,7 +304,7 @@ impl<'a> Entry<'a> {
             Some((kind, flags, key, cursor.u64()?))
         };
         let (kind, flags, key, sequence) = head().ok_or(EntryError::ShortHead)?;
-        if !(KIND_DATA..=KIND_SYNCED_TO).contains(&kind) {
+        if !(KIND_DATA..=KIND_LAST).contains(&kind) {
             return Err(EntryError::UnknownKind { kind });
         }
         let known = if kind == KIND_REFERENCE { FLAG_CARRIED | FLAG_GOES_ON } else { FLAG_CARRIED };
@@ -342,6 +350,7 @@ fn decode_body<'a>(kind: u8, cursor: &mut Cursor<'a>) -> Option<EntryBody<'a>> {
             position: cursor.u32()?,
             epoch: LeaderEpoch(cursor.i32()?),
         }),
+        KIND_BEGIN => EntryBody::Begin { start: Offset(cursor.i64()?) },
         _ => return None,
     })
 }
@@ -385,6 +394,7 @@ pub(crate) mod tests {
                 KIND_LOG_START => EntryBody::LogStart { offset },
                 KIND_DELETE => EntryBody::Delete,
                 KIND_HARD_STATE => EntryBody::HardState { state: &self.payload },
+                KIND_BEGIN => EntryBody::Begin { start: offset },
                 _ => EntryBody::SyncedTo(SyncedTo {
                     through: c.unsigned_abs().min(SEQUENCE_MAX),
                     epoch,
@@ -403,7 +413,7 @@ pub(crate) mod tests {
         let numbers: [BoxedStrategy<i64>; 3] = std::array::from_fn(|_| any::<i64>().boxed());
         let ids = (any::<[u8; 16]>(), any::<i32>(), 0..=SEQUENCE_MAX, any::<bool>());
         let fields = (numbers, any::<[u32; 3]>(), proptest::collection::vec(any::<u8>(), 0..300));
-        (KIND_DATA..=KIND_SYNCED_TO, ids, fields).prop_map(|(kind, ids, fields)| {
+        (KIND_DATA..=KIND_LAST, ids, fields).prop_map(|(kind, ids, fields)| {
             let (topic, partition, sequence, carried) = ids;
             let (numbers, words, payload) = fields;
             OwnedEntry { kind, topic, partition, sequence, carried, numbers, words, payload }
@@ -458,6 +468,18 @@ pub(crate) mod tests {
         expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0x22, 0x11, 0, 0, 0x44, 0x33, 0, 0]);
         expected.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 5, 0, 0, 0]);
         expected.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(&Entry { key, sequence: 7, carried: false, body }), expected);
+    }
+
+    /// Persisted layout: a change here is a new format version.
+    #[test]
+    fn golden_begin() {
+        let key = TopicPartition { topic: TopicId([0xAB; 16]), partition: PartitionIndex(3) };
+        let body = EntryBody::Begin { start: Offset(0x1122) };
+        let mut expected = vec![48, 0, 0, 0, 8, 0, 0, 0];
+        expected.extend_from_slice(&[0xAB; 16]);
+        expected.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[0x22, 0x11, 0, 0, 0, 0, 0, 0]);
         assert_eq!(encoded(&Entry { key, sequence: 7, carried: false, body }), expected);
     }
 

@@ -32,6 +32,10 @@ pub enum NoteKind {
     HardState,
     LogStart,
     Truncate,
+    /// The log was emptied and goes on at this offset.
+    Begin {
+        start: Offset,
+    },
     Delete,
     SyncedTo,
     /// A copy of an entry that was durable before.

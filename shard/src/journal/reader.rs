@@ -35,6 +35,7 @@ pub enum FoundBody {
     Delete,
     HardState { state: Bytes },
     SyncedTo(SyncedTo),
+    Begin { start: Offset },
 }
 
 /// Frames that follow one another in a file.
@@ -151,6 +152,7 @@ fn own_entry(entry: &Entry<'_>, body: &Bytes) -> Result<FoundEntry, String> {
         // Small and long-lived: a copy lets the frame's memory go.
         EntryBody::HardState { state } => FoundBody::HardState { state: Bytes::copy_from_slice(state) },
         EntryBody::SyncedTo(synced) => FoundBody::SyncedTo(synced),
+        EntryBody::Begin { start } => FoundBody::Begin { start },
     };
     Ok(FoundEntry { key: entry.key, sequence: entry.sequence, carried: entry.carried, body: found })
 }

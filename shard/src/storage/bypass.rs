@@ -208,6 +208,7 @@ impl Inner {
             }
             EntryBody::Data { .. } | EntryBody::Reference(_) => unreachable!("batches come by `enter_batch`"),
             EntryBody::Delete | EntryBody::SyncedTo(_) => unreachable!("waits for nobody"),
+            EntryBody::Begin { .. } => unreachable!("comes only when nothing is on its way"),
         };
         log.bypass.waiting.push_back(Waiting::Entry { sequence, kind, body });
     }

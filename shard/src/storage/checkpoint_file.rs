@@ -186,7 +186,12 @@ pub(super) fn record_body(bytes: &[u8], at: usize, generation: u64) -> Option<Ra
     (record_sum(generation, body) == checksum).then_some(start..end)
 }
 
-fn decode_record(bytes: &Bytes, at: usize, generation: u64) -> Option<(PartitionCheckpoint, usize)> {
+/// The record at `at`, if it checks, and where it ends.
+pub(super) fn decode_record(
+    bytes: &Bytes,
+    at: usize,
+    generation: u64,
+) -> Option<(PartitionCheckpoint, usize)> {
     let body = record_body(bytes, at, generation)?;
     let end = body.end;
     Some((PartitionCheckpoint::decode_body(&bytes.slice(body))?, end))

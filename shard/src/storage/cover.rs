@@ -156,16 +156,12 @@ fn carry_references(log: &Log, push: &mut Push<'_>) {
     }
 }
 
-/// Copies truncations whose files are not cut yet.
+/// Copies truncations whose files are not cut yet, and beginnings before which the old files are not gone.
 fn carry_cuts(log: &Log, push: &mut Push<'_>) {
     let (key, token) = (log.key, log.id.token());
     for cut in log.cuts.iter().filter(|cut| cut.is_durable) {
-        let body = EntryBody::Truncate {
-            end_offset: cut.end,
-            segment_base: cut.segment_base,
-            position: cut.position,
-        };
-        push.entry(&Entry { key, sequence: cut.sequence, carried: true, body }, token, NoteKind::Carried);
+        let entry = Entry { key, sequence: cut.sequence, carried: true, body: cut.body() };
+        push.entry(&entry, token, NoteKind::Carried);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Truncations of one log between the moment they are decided and the moment its files are cut. Bookkeeping; touches no file.
+//! Truncations of one log, and its new beginnings, between the moment they are decided and the moment its files are cut or
+//! gone. Bookkeeping; touches no file.
 //!
 //! Owns what must wait for them: batches appended after one are not written to segments before its files are cut, and no
 //! synced-to entry covers it before that.
@@ -10,13 +11,17 @@ use ringlog_protocol::ids::Offset;
 
 use super::log::{Log, TailBatch};
 use super::segment::SegmentHandle;
+use crate::journal::entry::EntryBody;
 
-/// A truncation whose files are not cut yet.
+/// A truncation whose files are not cut yet, or a new beginning before which the old files are not gone yet.
 #[derive(Debug)]
 pub(crate) struct Cut {
     /// Of its journal entry.
     pub(crate) sequence: u64,
+    /// Where the log then ends.
     pub(crate) end: Offset,
+    /// Nothing of before is left, although the log ends further up than it did.
+    pub(crate) is_beginning: bool,
     pub(crate) segment_base: Offset,
     pub(crate) position: u32,
     pub(crate) is_durable: bool,
@@ -24,6 +29,23 @@ pub(crate) struct Cut {
     pub(crate) last: Option<Arc<SegmentHandle>>,
     /// Segments above: their files go.
     pub(crate) removed: Vec<Arc<SegmentHandle>>,
+}
+
+impl Cut {
+    /// Its journal entry.
+    pub(crate) fn body(&self) -> EntryBody<'static> {
+        let Cut { end, segment_base, position, .. } = *self;
+        if self.is_beginning {
+            EntryBody::Begin { start: end }
+        } else {
+            EntryBody::Truncate { end_offset: end, segment_base, position }
+        }
+    }
+
+    /// Records of earlier entries that end above this are cut off.
+    fn kept_end(&self) -> Offset {
+        if self.is_beginning { Offset(0) } else { self.end }
+    }
 }
 
 /// One log's truncations, oldest first.
@@ -68,7 +90,7 @@ impl Cuts {
     /// The end of records that entry `sequence` brought, without what was cut off since.
     fn end_left(&self, sequence: u64, end: Offset) -> Offset {
         let later = self.pending.iter().filter(|cut| cut.sequence > sequence);
-        later.map(|cut| cut.end).fold(end, Offset::min)
+        later.map(Cut::kept_end).fold(end, Offset::min)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cut> {
@@ -99,6 +121,7 @@ mod tests {
         Cut {
             sequence,
             end: Offset(end),
+            is_beginning: false,
             segment_base: Offset(0),
             position: 0,
             is_durable: false,
@@ -116,6 +139,14 @@ mod tests {
         assert_eq!(cuts.end_left(6, Offset(40)), Offset(40));
         assert_eq!(cuts.end_left(8, Offset(110)), Offset(50));
         assert_eq!(cuts.end_left(10, Offset(70)), Offset(70), "appended after both");
+    }
+
+    #[test]
+    fn a_new_beginning_cuts_off_all_records_of_before_although_they_end_below_it() {
+        let mut cuts = Cuts::default();
+        cuts.push(Cut { is_beginning: true, ..cut(7, 100) });
+        assert_eq!(cuts.end_left(6, Offset(90)), Offset(0));
+        assert_eq!(cuts.end_left(8, Offset(110)), Offset(110));
     }
 
     #[test]

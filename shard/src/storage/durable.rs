@@ -45,6 +45,12 @@ impl JournalObserver for Inner {
                         has_cut = true;
                         None
                     }
+                    NoteKind::Begin { start } => {
+                        log.cuts.note_durable(note.sequence);
+                        log.note_durable(start);
+                        has_cut = true;
+                        None
+                    }
                     NoteKind::Delete | NoteKind::SyncedTo | NoteKind::Carried => continue,
                 };
                 if core.log_mut(id).is_some_and(|log| log.bypass.note_durable()) {

@@ -27,7 +27,7 @@ impl LogStarts {
         LogStarts { durable, ..LogStarts::default() }
     }
 
-    fn push(&mut self, sequence: u64, offset: Offset) {
+    pub(super) fn push(&mut self, sequence: u64, offset: Offset) {
         self.pending.push_back((sequence, offset));
     }
 

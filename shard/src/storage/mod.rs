@@ -6,9 +6,10 @@
 //! Reading order: `folder` (names on disk), `data_directory`, `journal_folder` and `checked_text` (locks and identity), `index`, `segment`, `tail` (memory),
 //! `log`, `read`, `first_read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
 //! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
-//! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`, `truncate` with `cuts`; what goes wrong: `space`,
+//! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`, `truncate` with `cuts`, `begin_anew`, `visit`; what goes wrong: `space`,
 //! `file_system`, `damage`, `behind`, `checked`, `scrub`; `stats`.
 
+mod begin_anew;
 mod behind;
 mod bypass;
 mod checked;
@@ -53,6 +54,7 @@ pub mod sums;
 mod tail;
 pub mod time_lookup;
 pub mod truncate;
+mod visit;
 mod workload;
 
 pub use behind::ServedBehind;

@@ -108,6 +108,7 @@ impl CoreStorage {
         let trusted = trusted_checkpoint(inner, &log, &recovered, visitor).await;
         if let Some(checkpoint) = trusted {
             log.epochs.clone_from(&checkpoint.epochs);
+            log.record.note_restored(checkpoint.sequence, checkpoint.offset);
         }
         scan_segments(inner, &mut log, &recovered, trusted, visitor).await?;
         let log_end = log.log_end;

@@ -19,7 +19,16 @@ pub(crate) struct RecordState {
     /// Length of the last record.
     record_bytes: u64,
     last_batch: Option<LastBatch>,
+    recorded: Option<RecordedAt>,
     capture: Option<Box<Capture>>,
+}
+
+/// Of which state of the log its newest record is, while that is still a state of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordedAt {
+    /// The record's own, by which it is known again.
+    pub(super) sequence: u64,
+    pub(super) offset: Offset,
 }
 
 /// The log at one offset. A record may be made of it once all before that offset is synced.
@@ -63,9 +72,20 @@ impl RecordState {
         bytes
     }
 
-    /// The log was cut: what was taken down of it is no more, and the next record waits for a new batch.
-    pub(crate) fn note_truncated(&mut self) {
+    /// The log was cut to `end`: what was taken down of it is no more, and the next record waits for a new batch. One of a lower
+    /// offset is as true as it was.
+    pub(crate) fn note_truncated(&mut self, end: Offset) {
         (self.capture, self.last_batch) = (None, None);
+        self.recorded = self.recorded.filter(|recorded| recorded.offset <= end);
+    }
+
+    /// The log goes on from the state of this record.
+    pub(super) fn note_restored(&mut self, sequence: u64, offset: Offset) {
+        self.recorded = Some(RecordedAt { sequence, offset });
+    }
+
+    pub(super) fn recorded(&self) -> Option<RecordedAt> {
+        self.recorded
     }
 }
 
@@ -158,6 +178,7 @@ impl Log {
         let mut record = Vec::new();
         capture.checkpoint.encode(generation, &mut record);
         let bytes = self.record.note_recorded(reached, record.len() as u64);
+        self.record.note_restored(capture.checkpoint.sequence, capture.checkpoint.offset);
         Some((record, bytes))
     }
 }

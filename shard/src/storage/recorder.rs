@@ -12,7 +12,8 @@ use ringlog_io::{File, Io, OpenOptions};
 use ringlog_protocol::ids::TopicPartition;
 
 use super::checkpoint_file::{
-    CheckpointFile, PartitionCheckpoint, checkpoint_name, encode_header, parse_checkpoint_name, record_body,
+    CheckpointFile, PartitionCheckpoint, checkpoint_name, decode_record, encode_header,
+    parse_checkpoint_name, record_body,
 };
 use crate::journal::Signal;
 use crate::limits::{
@@ -220,10 +221,37 @@ impl Recorder {
         self.queued.borrow_mut().push((key, record));
     }
 
+    /// The partition's newest record, queued or in the file; none if there is none, or it cannot be read or does not check.
+    pub(super) async fn newest(&self, io: &Io, key: TopicPartition) -> Option<PartitionCheckpoint> {
+        let _turn = self.take_turn().await;
+        let generation = self.generation();
+        let queued = {
+            let queued = self.queued.borrow();
+            queued.iter().rev().find(|(of, _)| *of == key).map(|(_, record)| Bytes::copy_from_slice(record))
+        };
+        let bytes = match queued {
+            Some(record) => record,
+            None => {
+                let (path, place) = {
+                    let place = self.place.borrow();
+                    (place.path.clone(), *place.records.get(&key)?)
+                };
+                let file = io.open(&path, OpenOptions::READ).await.ok()?;
+                io.read_at(&file, place.position, usize::try_from(place.bytes).ok()?).await.ok()?
+            }
+        };
+        let (record, _) = decode_record(&bytes, 0, generation)?;
+        (record.key == key).then_some(record)
+    }
+
+    async fn take_turn(&self) -> WriteTurn<'_> {
+        self.turn.until(|| (!self.is_writing.replace(true)).then_some(())).await;
+        WriteTurn { recorder: self }
+    }
+
     /// Writes and syncs what is queued. `holds` says which partitions are still of this core.
     pub(super) async fn write(&self, io: &Io, holds: impl Fn(TopicPartition) -> bool) {
-        self.turn.until(|| (!self.is_writing.replace(true)).then_some(())).await;
-        let _turn = WriteTurn { recorder: self };
+        let _turn = self.take_turn().await;
         let queued = self.queued.take();
         self.queued_bytes.set(0);
         if queued.is_empty() {

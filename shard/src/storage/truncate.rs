@@ -16,6 +16,7 @@ use ringlog_io::Priority;
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_protocol::records::batch::BatchHeader;
 
+use super::bypass::SegmentLock;
 use super::core_storage::{Core, CoreStorage, Inner, StorageError};
 use super::cuts::Cut;
 use super::deletion::remove_segment_files;
@@ -34,6 +35,9 @@ pub enum TruncateError {
     /// Whoever asks must begin the log anew.
     #[error("cannot truncate to offset {to}: the log starts at {log_start}")]
     BelowLogStart { to: Offset, log_start: Offset },
+    /// [`CoreStorage::begin_anew`] leaves a gap behind the old log, or it would be a truncation.
+    #[error("cannot begin anew at offset {start}: the log ends at {log_end}")]
+    NotBeyondEnd { start: Offset, log_end: Offset },
     #[error("cannot read {} to find where offset {to} begins: {source}", path.display())]
     Io { path: PathBuf, to: Offset, source: io::Error },
     #[error(transparent)]
@@ -68,16 +72,7 @@ impl CoreStorage {
     /// See [`TruncateError`].
     pub async fn truncate(&self, id: LogId, to: Offset) -> Result<Truncated, TruncateError> {
         let inner = self.inner();
-        // A flush that is under way writes what may be cut off: it need not take its time.
-        let _hurry = inner.flush.hurry();
-        let _lock = loop {
-            inner.bypass_ended(id).await;
-            let lock = inner.lock_segments(id).await;
-            match inner.core.borrow().log(id) {
-                Some(log) if log.bypass.must_wait() && !inner.journal.is_poisoned() => {}
-                _ => break lock,
-            }
-        };
+        let _lock = inner.lock_to_cut(id).await;
         if let Some(done) = check(inner, id, to)? {
             return Ok(done);
         }
@@ -87,10 +82,7 @@ impl CoreStorage {
             return Ok(done);
         }
         let sequence = inner.apply_truncation(id, &place);
-        if !inner.is_ephemeral {
-            let task = inner.io.spawn(Priority::Background, cut_when_durable(Rc::clone(inner), id));
-            inner.keep_task(task);
-        }
+        inner.cut_in_background(id);
         Ok(Truncated { end: place.end, sequence: Some(sequence) })
     }
 }
@@ -111,12 +103,19 @@ fn check(inner: &Inner, id: LogId, to: Offset) -> Result<Option<Truncated>, Trun
 
 /// Where a log is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CutPlace {
+pub(super) struct CutPlace {
     end: Offset,
     segment_base: Offset,
     position: u32,
     /// Largest timestamp of what is left of that segment, and the first batch that has it.
     newest: (i64, Offset),
+}
+
+impl CutPlace {
+    /// Nothing is left of the log, which goes on at `end`.
+    pub(super) fn emptied(end: Offset) -> CutPlace {
+        CutPlace { end, segment_base: end, position: 0, newest: (i64::MIN, end) }
+    }
 }
 
 /// A batch as the search sees it.
@@ -264,19 +263,40 @@ async fn find(inner: &Inner, id: LogId, to: Offset) -> Result<CutPlace, Truncate
         let log = core.log(id).ok_or(StorageError::UnknownLog)?;
         (Search::of(log, to), log.log_start)
     };
-    let emptied = |end| CutPlace { end, segment_base: end, position: 0, newest: (i64::MIN, end) };
-    let Some(search) = search else { return Ok(emptied(to)) };
+    let Some(search) = search else { return Ok(CutPlace::emptied(to)) };
     let failed = |source| TruncateError::Io { path: search.handle.path().to_owned(), to, source };
     let (position, end) = search.boundary(inner, to).await.map_err(failed)?;
     if end < log_start {
         // The batch that holds the log's start goes: nothing is left, and no offset below the start comes back.
-        return Ok(emptied(log_start));
+        return Ok(CutPlace::emptied(log_start));
     }
     let newest = search.newest_below(inner, position, end).await.map_err(failed)?;
     Ok(CutPlace { end, segment_base: search.base, position, newest })
 }
 
 impl Inner {
+    /// Waits for the right to cut the log: nobody writes its segments, and no reference is on its way.
+    pub(super) async fn lock_to_cut(&self, id: LogId) -> SegmentLock<'_> {
+        // A flush that is under way writes what may be cut off: it need not take its time.
+        let _hurry = self.flush.hurry();
+        loop {
+            self.bypass_ended(id).await;
+            let lock = self.lock_segments(id).await;
+            match self.core.borrow().log(id) {
+                Some(log) if log.bypass.must_wait() && !self.journal.is_poisoned() => {}
+                _ => break lock,
+            }
+        }
+    }
+
+    /// Cuts the log's files once that is durable, should nobody do it before.
+    pub(super) fn cut_in_background(self: &Rc<Self>, id: LogId) {
+        if !self.is_ephemeral {
+            let task = self.io.spawn(Priority::Background, cut_when_durable(Rc::clone(self), id));
+            self.keep_task(task);
+        }
+    }
+
     /// Journals a truncation and makes memory follow. The log's segments are locked, and no reference is on its way.
     fn apply_truncation(&self, id: LogId, place: &CutPlace) -> u64 {
         let mut guard = self.core.borrow_mut();
@@ -289,10 +309,19 @@ impl Inner {
         let body = EntryBody::Truncate { end_offset: place.end, segment_base, position };
         self.enter(log, sequence, body, NoteKind::Truncate);
         if !self.is_ephemeral {
-            let is_durable = false;
+            let (is_durable, is_beginning) = (false, false);
             let end = place.end;
             let last = log.segments.back().map(|segment| Arc::clone(&segment.handle));
-            log.cuts.push(Cut { sequence, end, segment_base, position, is_durable, last, removed });
+            log.cuts.push(Cut {
+                sequence,
+                end,
+                is_beginning,
+                segment_base,
+                position,
+                is_durable,
+                last,
+                removed,
+            });
         }
         log.validate();
         self.damage.forget_from(log.key, segment_base, u64::from(position));
@@ -411,7 +440,7 @@ impl FileCut {
 
 impl Core {
     /// Drops what lies at or behind `place` from memory; returns the segments that go.
-    fn cut_memory(&mut self, id: LogId, place: &CutPlace) -> Vec<Arc<SegmentHandle>> {
+    pub(super) fn cut_memory(&mut self, id: LogId, place: &CutPlace) -> Vec<Arc<SegmentHandle>> {
         let log = self.logs.get_mut(id.slot as usize).filter(|log| log.id == id);
         let log = log.expect("the caller looked at it in this turn");
         if log.clean_count > 0
@@ -451,7 +480,7 @@ impl Core {
         log.log_end = place.end;
         log.durable_end = log.durable_end.min(place.end);
         log.epochs.truncate(log.epochs.partition_point(|epoch| epoch.start < place.end));
-        log.record.note_truncated();
+        log.record.note_truncated(place.end);
         removed
     }
 }

@@ -14,6 +14,8 @@ pub struct Coverage {
     pub states_told: u64,
     pub starts_told: u64,
     pub truncations_told: u64,
+    /// Logs that began anew.
+    pub beginnings_told: u64,
     pub deletions_told: u64,
     /// Bytes that starts brought back from the journal into segments.
     pub restored_bytes: u64,
@@ -35,6 +37,7 @@ impl Coverage {
         self.states_told += states_told;
         self.starts_told += starts_told;
         self.truncations_told += truncations_told;
+        self.beginnings_told += other.beginnings_told;
         self.deletions_told += deletions_told;
         self.restored_bytes += other.restored_bytes;
         self.tails_lost += other.tails_lost;
@@ -56,18 +59,23 @@ struct Sent {
     bytes: Bytes,
 }
 
-/// What a log holds if its last truncation lasts: each truncation begins another one.
+/// What a log holds if its last truncation, or its last new beginning, lasts: each begins another one.
 #[derive(Clone, Debug, Default)]
 struct Lineage {
-    /// Of the truncation; 0 = there was none in this life, or it has none yet.
+    /// Of that; 0 = there was none in this life, or it has none yet.
     sequence: u64,
     /// Where it ends without a batch.
     floor: Offset,
+    /// Where it began anew, and does not start below; 0 = it never did.
+    begun: Offset,
+    start_asked: Offset,
     batches: Vec<Sent>,
     /// Told to be durable.
     told_end: Offset,
-    /// The truncation was told to be durable.
+    /// That was told to be durable.
     is_told: bool,
+    /// That was a new beginning.
+    is_beginning: bool,
 }
 
 impl Lineage {
@@ -90,7 +98,6 @@ struct Log {
     /// Never empty; the last is what the log holds now.
     lineages: Vec<Lineage>,
     starts: Vec<(u64, Offset)>,
-    start_asked: Offset,
     start_told: Offset,
     states: Vec<(u64, Bytes)>,
     state_told: Option<u64>,
@@ -102,7 +109,6 @@ impl Default for Log {
         Self {
             lineages: vec![Lineage::default()],
             starts: Vec::new(),
-            start_asked: Offset(0),
             start_told: Offset(0),
             states: Vec::new(),
             state_told: None,
@@ -155,7 +161,8 @@ impl Ledger {
 
     pub fn note_start(&mut self, key: TopicPartition, sequence: u64, start: Offset) {
         let log = self.log(key);
-        log.start_asked = log.start_asked.max(start);
+        let lineage = log.lineages.last_mut().expect("never empty");
+        lineage.start_asked = lineage.start_asked.max(start);
         log.starts.push((sequence, start));
     }
 
@@ -171,9 +178,16 @@ impl Ledger {
         }
         let end = next.end();
         next.told_end = next.told_end.min(end);
-        (next.sequence, next.is_told) = (0, false);
+        (next.sequence, next.is_told, next.is_beginning) = (0, false, false);
         log.lineages.push(next);
         end
+    }
+
+    /// The log is about to be asked to begin anew: from now on it may happen.
+    pub fn note_beginning(&mut self, key: TopicPartition, start: Offset) {
+        let (floor, begun, start_asked) = (start, start, start);
+        let next = Lineage { floor, begun, start_asked, is_beginning: true, ..Lineage::default() };
+        self.log(key).lineages.push(next);
     }
 
     /// The journal has it under this sequence, or it did not happen.
@@ -202,7 +216,8 @@ impl Ledger {
         for lineage in &mut log.lineages {
             if lineage.sequence > 0 && lineage.sequence <= sequence && !lineage.is_told {
                 lineage.is_told = true;
-                coverage.truncations_told += 1;
+                coverage.truncations_told += u64::from(!lineage.is_beginning);
+                coverage.beginnings_told += u64::from(lineage.is_beginning);
             }
             let batch = lineage.batches.iter().find(|batch| batch.sequence == sequence);
             match (batch, end) {
@@ -271,7 +286,7 @@ impl Log {
             self.deletion = Deletion::Told;
             return;
         }
-        let may_be_empty = |lineage: &Lineage| lineage.told_end == Offset(0);
+        let may_be_empty = |lineage: &Lineage| lineage.told_end == Offset(0) && lineage.begun == Offset(0);
         assert!(self.possible().iter().any(may_be_empty), "{key} is gone: {self:?}");
         assert!(self.state_told.is_none() && self.start_told == Offset(0), "{key} is gone: {self:?}");
     }
@@ -285,17 +300,12 @@ impl Log {
     fn judge(&mut self, key: TopicPartition, found: &Found) {
         assert_ne!(self.deletion, Deletion::Told, "{key} was deleted and came back");
         let Found { start, end, .. } = *found;
-        assert!(
-            self.start_told <= start && start <= self.start_asked,
-            "{key} starts at {start}; {} was told, {} asked for",
-            self.start_told,
-            self.start_asked
-        );
+        assert!(self.start_told <= start, "{key} starts at {start}; {} was told", self.start_told);
         let problems: Vec<String> =
             self.possible().iter().rev().filter_map(|lineage| lineage.problem(found)).collect();
         let fitting = self.possible().iter().rev().find(|lineage| lineage.problem(found).is_none());
         let Some(fitting) = fitting else { panic!("{key}: {}", problems.join("; or: ")) };
-        let mut adopted = Lineage { told_end: end, ..fitting.clone() };
+        let mut adopted = Lineage { told_end: end, start_asked: start, ..fitting.clone() };
         adopted.batches.retain(|batch| batch.end <= end);
         adopted.batches.iter_mut().for_each(|batch| batch.sequence = 0);
         (adopted.sequence, adopted.is_told) = (0, false);
@@ -304,7 +314,6 @@ impl Log {
         *self = Log {
             lineages: vec![adopted],
             starts: Vec::new(),
-            start_asked: start,
             start_told: start,
             state_told: state.as_ref().map(|(sequence, _)| *sequence),
             states: state.into_iter().collect(),
@@ -329,6 +338,9 @@ impl Log {
 impl Lineage {
     fn problem(&self, found: &Found) -> Option<String> {
         let Found { start, end, bytes, .. } = found;
+        if *start < self.begun || *start > self.start_asked {
+            return Some(format!("starts at {start}, not {} to {}", self.begun, self.start_asked));
+        }
         if *end < self.told_end {
             return Some(format!("ends at {end}, {} was told", self.told_end));
         }

@@ -118,6 +118,7 @@ impl Node {
                     self.append(key, &storage, id, 1, 2_000 + (choice * 80) as usize).await;
                 }
                 111..=118 => self.truncate(key, &storage, id).await,
+                119 | 120 => self.begin_anew(key, &storage, id).await,
                 choice => {
                     let records = 1 + (choice % 4) as u32;
                     self.append(key, &storage, id, records, (choice * 3) as usize).await;
@@ -246,7 +247,8 @@ impl Node {
     async fn move_start(&self, key: TopicPartition, storage: &CoreStorage, id: LogId) {
         let start = {
             let log = storage.log(id);
-            let span = (log.durable_end().0 - log.log_start().0) as u64;
+            // A log that begins anew is durable from its start on only with that entry.
+            let span = (log.durable_end().0 - log.log_start().0).max(0) as u64;
             let share = if self.below(3) == 0 { span } else { self.below(span + 1) };
             Offset(log.log_start().0 + share as i64)
         };
@@ -276,6 +278,19 @@ impl Node {
             Err(TruncateError::Storage(StorageError::Poisoned(_))) => None,
             Err(error) => panic!("{key}: {error}"),
         };
+        self.ledger.borrow_mut().note_truncated(key, sequence);
+    }
+
+    async fn begin_anew(&self, key: TopicPartition, storage: &CoreStorage, id: LogId) {
+        let start = Offset(storage.log(id).log_end().0 + 1 + self.below(50) as i64);
+        self.ledger.borrow_mut().note_beginning(key, start);
+        let sequence = match storage.begin_anew(id, start).await {
+            Ok(sequence) => Some(sequence),
+            Err(TruncateError::Storage(StorageError::Poisoned(_))) => None,
+            Err(error) => panic!("{key}: {error}"),
+        };
+        let log = storage.log(id);
+        assert!(sequence.is_none() || (log.log_start(), log.log_end()) == (start, start), "{key}");
         self.ledger.borrow_mut().note_truncated(key, sequence);
     }
 

@@ -1,7 +1,7 @@
 //! The recovery plan of one partition: a pure function of its journal entries and its files.
 //!
 //! Rules: entries count in order of their sequence, repeats are ignored. A segment is never shortened except by a truncate
-//! entry; an invalid suffix above the last entry is for the scan to cut. Bytes without an entry stay. Where acknowledged
+//! or begin entry; an invalid suffix above the last entry is for the scan to cut. Bytes without an entry stay. Where acknowledged
 //! bytes are missing the plan stops before the hole, says so and cuts nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +12,9 @@ use ringlog_protocol::ids::Offset;
 use crate::journal::entry::{OffsetRange, Reference, SyncedTo};
 use crate::journal::reader::{FoundBody, FoundEntry, UNKNOWN_EPOCH};
 use crate::storage::recovered::{CoveredEnd, SegmentInfo};
+
+/// No record lies below it.
+const FIRST_OFFSET: Offset = Offset(0);
 
 /// What is to be done for one partition, in this order: remove, then each segment, then sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +45,11 @@ pub struct PartitionPlan {
 pub struct SegmentPlan {
     /// Positions ascend, none overlap.
     pub writes: Vec<PlannedWrite>,
-    /// A truncate entry stands: the file ends here after the writes.
+    /// A truncate or begin entry stands: the file ends here after the writes.
     pub exact_length: Option<u32>,
     /// Where that entry cuts the file: what it holds behind is not of this log.
     pub cut: Option<u32>,
-    /// The file goes: it lay above a truncation.
+    /// The file goes: it lay above a truncation, or the log began anew.
     pub remove: bool,
     /// Bytes that must check, being in no other place.
     pub references: Vec<Reference>,
@@ -109,23 +112,26 @@ pub fn plan_partition(
     replay.finish(files)
 }
 
-/// Sequences of what a later truncation cut off again, truncations further up among it. Such entries count for nothing: some
+/// Sequences of what a later truncation cut off again, truncations further up among it, and of all that came before the log
+/// began anew. Such entries count for nothing: some
 /// of them may have gone with a journal file that was used again, for nobody copies what is cut off, and bytes that only
 /// a reference names may be overwritten.
 fn superseded(entries: &[FoundEntry]) -> BTreeSet<u64> {
     let mut superseded = BTreeSet::new();
     let mut cut_to: Option<Offset> = None;
     for entry in entries.iter().rev() {
-        let begins = match &entry.body {
-            FoundBody::Data { range, .. } => range.base,
-            FoundBody::Reference(reference) => reference.range.base,
-            FoundBody::Truncate { end_offset, .. } => *end_offset,
+        let (begins, cuts_to) = match &entry.body {
+            FoundBody::Data { range, .. } => (range.base, None),
+            FoundBody::Reference(reference) => (reference.range.base, None),
+            FoundBody::Truncate { end_offset, .. } => (*end_offset, Some(*end_offset)),
+            // Only a later one supersedes it: a truncation to its start leaves the records before it gone.
+            FoundBody::Begin { .. } => (FIRST_OFFSET, Some(FIRST_OFFSET)),
             _ => continue,
         };
         if cut_to.is_some_and(|cut_to| begins >= cut_to) {
             superseded.insert(entry.sequence);
-        } else if let FoundBody::Truncate { end_offset, .. } = entry.body {
-            cut_to = Some(end_offset);
+        } else {
+            cut_to = cuts_to.or(cut_to);
         }
     }
     superseded
@@ -157,7 +163,7 @@ fn newest_state(plan: &mut PartitionPlan, entries: &[FoundEntry]) -> Option<Sync
     for entry in entries {
         match &entry.body {
             FoundBody::HardState { state } => plan.hard_state = Some((entry.sequence, state.clone())),
-            FoundBody::LogStart { offset } => {
+            FoundBody::LogStart { offset } | FoundBody::Begin { start: offset } => {
                 ringlog_io::reached!("recovery.log_start");
                 plan.log_start = plan.log_start.max(*offset);
                 plan.log_start_sequence = Some(entry.sequence);
@@ -271,6 +277,7 @@ impl Replay {
             FoundBody::Truncate { end_offset, segment_base, position } => {
                 self.truncate(end_offset, segment_base, position)
             }
+            FoundBody::Begin { start } => self.begin(start),
             FoundBody::LogStart { .. }
             | FoundBody::Delete
             | FoundBody::HardState { .. }
@@ -330,6 +337,19 @@ impl Replay {
             self.floor = Some(cut_end);
         }
         self.end = Some(cut_end);
+    }
+
+    /// Nothing of before is left; the log is as if it had been cut to nothing in a segment named by `start`.
+    fn begin(&mut self, start: Offset) {
+        ringlog_io::reached!("recovery.begin_anew");
+        let planned: Vec<Offset> = self.plan.segments.keys().copied().collect();
+        for base in self.bases.iter().copied().chain(planned).filter(|base| *base < start) {
+            self.plan.segments.insert(base, SegmentPlan { remove: true, ..SegmentPlan::default() });
+            self.cuts.insert(base, 0);
+        }
+        self.truncate(start, start, 0);
+        // What was synced of the old log may be gone.
+        self.floor = self.end;
     }
 
     fn finish(mut self, files: &[SegmentInfo]) -> PartitionPlan {

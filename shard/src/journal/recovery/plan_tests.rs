@@ -31,6 +31,11 @@ enum Step {
         keep: prop::sample::Index,
         at_once: bool,
     },
+    /// The log goes on this far behind its end, and nothing of before is left.
+    Begin {
+        gap: i64,
+        at_once: bool,
+    },
     HardState,
     LogStart {
         at: prop::sample::Index,
@@ -46,6 +51,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Flush),
         2 => Just(Step::Checkpoint),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(keep, at_once)| Step::Truncate { keep, at_once }),
+        1 => (1..20_i64, any::<bool>()).prop_map(|(gap, at_once)| Step::Begin { gap, at_once }),
         1 => Just(Step::HardState),
         1 => any::<prop::sample::Index>().prop_map(|at| Step::LogStart { at }),
         1 => Just(Step::Delete),
@@ -143,6 +149,8 @@ struct World {
     batch_count: u8,
     hard_state: Option<(u64, Bytes)>,
     log_start: (Option<u64>, Offset),
+    /// Where the log began, anew or at first.
+    begun: Offset,
     must_cut: bool,
     is_gone: bool,
 }
@@ -155,7 +163,7 @@ impl World {
     }
 
     fn end(&self) -> (Offset, Offset, u32) {
-        self.batches.last().map_or((Offset(0), Offset(0), 0), |last| {
+        self.batches.last().map_or((self.begun, self.begun, 0), |last| {
             (last.range.end, last.segment_base, last.end_position())
         })
     }
@@ -170,6 +178,7 @@ impl World {
             Step::Flush => self.flush(),
             Step::Checkpoint => self.checkpoint(),
             Step::Truncate { keep, at_once } => self.truncate(*keep, *at_once),
+            Step::Begin { gap, at_once } => self.begin(*gap, *at_once),
             Step::HardState => {
                 let state = Bytes::from(format!("vote {}", self.sequence));
                 let sequence = self.push(FoundBody::HardState { state: state.clone() });
@@ -207,7 +216,7 @@ impl World {
 
     fn cut_files(&mut self) {
         let (_, segment_base, position) = self.end();
-        self.disk.cached.retain(|base, _| *base <= segment_base);
+        self.disk.cached.retain(|base, _| self.begun <= *base && *base <= segment_base);
         if let Some(file) = self.disk.cached.get_mut(&segment_base) {
             file.truncate(position as usize);
         }
@@ -250,6 +259,18 @@ impl World {
         self.push(FoundBody::Truncate { end_offset, segment_base, position });
         self.must_cut = true;
         if at_once && self.flushed == self.batches.len() {
+            self.cut_files();
+        }
+    }
+
+    fn begin(&mut self, gap: i64, at_once: bool) {
+        let start = Offset(self.end().0.0 + gap);
+        self.batches.clear();
+        (self.flushed, self.begun) = (0, start);
+        let sequence = self.push(FoundBody::Begin { start });
+        self.log_start = (Some(sequence), start);
+        self.must_cut = true;
+        if at_once {
             self.cut_files();
         }
     }
@@ -591,4 +612,48 @@ fn what_was_cut_off_may_have_left_the_journal_in_part() {
     assert_eq!(writes, [(0, &b"aaaa"[..]), (4, b"dddd")]);
     assert_eq!((segment.exact_length, segment.references.len()), (Some(8), 0));
     assert_eq!(plan.covered.map(|end| (end.offset, end.position)), Some((Offset(15), 8)));
+}
+
+#[test]
+fn nothing_of_before_a_new_beginning_counts_neither_what_is_missing_nor_what_is_there() {
+    let entry = |sequence, body| FoundEntry { key: KEY, sequence, carried: false, body };
+    let synced = SyncedTo {
+        through: 0,
+        epoch: LeaderEpoch(1),
+        offset: Offset(9),
+        segment_base: Offset(0),
+        position: 90,
+    };
+    let truncate = FoundBody::Truncate { end_offset: Offset(20), segment_base: Offset(20), position: 0 };
+    // The file of what was synced is gone already; entry 2 went with its journal file; a reference names what is no more.
+    let mut entries = vec![
+        entry(1, FoundBody::SyncedTo(synced)),
+        data(3, 12, 13, 94, b"x"),
+        reference(4, 13, 15, 95, 8),
+        entry(5, FoundBody::Begin { start: Offset(20) }),
+    ];
+    let files = [3, 7, 20, 25].map(|base| SegmentInfo { base: Offset(base), bytes: 5 });
+    let plan = plan_partition(entries.clone(), &files, false);
+    assert_eq!((plan.damage.clone(), plan.log_start, plan.log_start_sequence), (None, Offset(20), Some(5)));
+    let removed: Vec<i64> =
+        plan.segments.iter().filter(|(_, plan)| plan.remove).map(|(base, _)| base.0).collect();
+    assert_eq!(removed, [3, 7, 25]);
+    assert_eq!(plan.segments[&Offset(20)].exact_length, Some(0));
+    let covered = plan.covered.expect("known");
+    assert_eq!((covered.offset, covered.segment_base, covered.position), (Offset(20), Offset(20), 0));
+    // A truncation to the very beginning does not bring back what was there before.
+    entries.extend([data_in(6, 20, 22, 20, b"aaaa"), entry(7, truncate), data_in(8, 20, 21, 20, b"bb")]);
+    let again = plan_partition(entries, &files, false);
+    assert_eq!(again.damage, None);
+    assert_eq!(again.segments[&Offset(20)].exact_length, Some(2));
+    assert_eq!(again.covered.map(|end| (end.offset, end.position)), Some((Offset(21), 2)));
+    assert!(again.segments[&Offset(3)].remove && again.segments[&Offset(25)].remove);
+}
+
+/// The first data of a segment.
+fn data_in(sequence: u64, base: i64, end: i64, segment: i64, bytes: &'static [u8]) -> FoundEntry {
+    let range = OffsetRange { base: Offset(base), end: Offset(end), epoch: LeaderEpoch(1) };
+    let bytes = Bytes::from_static(bytes);
+    let body = FoundBody::Data { segment_base: Offset(segment), position: 0, range, bytes };
+    FoundEntry { key: KEY, sequence, carried: false, body }
 }
