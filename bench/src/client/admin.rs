@@ -298,11 +298,11 @@ pub(super) fn missing(connection: &Connection, api: ApiKey, subject: &str) -> Cl
     }
 }
 
-/// An error if `code` is one.
+/// An error if `code` is one. The subject is written out only then.
 pub(super) fn refused_if(
     connection: &Connection,
     api: ApiKey,
-    subject: String,
+    subject: impl std::fmt::Display,
     code: i16,
     message: Option<&str>,
 ) -> Result<(), ClientError> {
@@ -312,7 +312,7 @@ pub(super) fn refused_if(
     Err(ClientError::Refused {
         address: connection.address().to_string(),
         api: api.name(),
-        subject,
+        subject: subject.to_string(),
         code,
         message: message.map(str::to_owned),
     })

@@ -23,6 +23,8 @@ use super::wait::{Signal, SlotReceiver, SlotSender, slot, with_deadline};
 pub const IN_FLIGHT_MAX: usize = 1_024;
 /// Bytes asked of the kernel when the size of the next response is not known yet.
 const RECEIVE_BYTES: usize = 64 << 10;
+/// So much room left in the buffer is used up before there is a new one: small responses share a buffer.
+const RECEIVE_ROOM_BYTES_MIN: usize = 4 << 10;
 /// Bytes asked of the kernel at once inside a large response.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
 /// Most bytes handed to one send call; requests beyond it go with the next.
@@ -459,7 +461,9 @@ async fn read_loop(shared: Rc<Shared>) {
             Ok(wanted) => wanted,
             Err(fault) => return shared.fail(fault),
         };
-        buffer.reserve(wanted);
+        let room = buffer.capacity() - buffer.len();
+        let is_size_known = wanted != RECEIVE_BYTES;
+        let wanted = if is_size_known || room < RECEIVE_ROOM_BYTES_MIN { wanted } else { wanted.min(room) };
         let (result, filled) = shared.io.recv_into(&shared.socket, buffer, wanted).await;
         buffer = filled;
         match result {

@@ -132,7 +132,7 @@ impl Fetch {
         let body = self.reply.body().await?;
         let response = FetchResponse::decode(&mut Reader::new(&body), version)
             .map_err(|source| unreadable(connection, ApiKey::Fetch, version, source))?;
-        let subject = format!("topic '{}'", topic.name);
+        let subject = format_args!("topic '{}'", topic.name);
         refused_if(connection, ApiKey::Fetch, subject, response.error_code, None)?;
         let is_ours = |name: &str, id| if version >= 13 { id == topic.id } else { name == topic.name };
         let fetched = response

@@ -324,10 +324,10 @@ impl<S: RecordSink> Shared<S> {
         sink.fetched(timing);
         let mut scratch = Vec::new();
         for (answer, from) in answers {
-            let subject = format!("partition {} of topic '{}'", answer.partition, topic.name);
+            let subject = format_args!("partition {} of topic '{}'", answer.partition, topic.name);
             let end = self.ends.borrow().as_ref().and_then(|ends| ends.get(&answer.partition).copied());
             let mut wants_more = true;
-            visit_records(&subject, &answer.records, *from, &mut scratch, |record| {
+            visit_records(subject, &answer.records, *from, &mut scratch, |record| {
                 if end.is_some_and(|end| record.offset.0 >= end) {
                     return false;
                 }

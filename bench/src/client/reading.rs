@@ -11,12 +11,12 @@ use super::error::ClientError;
 pub const DECOMPRESSED_BYTES_MAX: usize = 256 << 20;
 
 /// Calls `visit` for each record at or after `from`, in order, until it answers `false`. Returns the offset after the
-/// last whole batch, or after the record at which `visit` stopped.
+/// last whole batch, or after the record at which `visit` stopped. The subject is written out only in an error.
 ///
 /// # Errors
 /// [`ClientError::Records`] for bytes that are not sound batches.
 pub fn visit_records(
-    subject: &str,
+    subject: impl std::fmt::Display,
     records: &Bytes,
     from: i64,
     scratch: &mut Vec<u8>,
@@ -24,7 +24,7 @@ pub fn visit_records(
 ) -> Result<i64, ClientError> {
     let mut next = from;
     let unreadable =
-        |offset: i64, reason: String| ClientError::Records { subject: subject.to_owned(), offset, reason };
+        |offset: i64, reason: String| ClientError::Records { subject: subject.to_string(), offset, reason };
     for view in batches(records) {
         let view = view.map_err(|error| unreadable(next, error.to_string()))?;
         let header = view.header;

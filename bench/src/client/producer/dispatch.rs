@@ -226,9 +226,10 @@ fn settle<T: 'static>(
         }
     };
     for (topic, delivery) in deliveries {
-        let subject = format!("partition {} of topic '{}'", delivery.batch.partition, topic.name);
-        let Some(partition) = find_partition(&response, &topic, delivery.batch.partition, version) else {
-            let error = missing(connection, ApiKey::Produce, &subject);
+        let index = delivery.batch.partition;
+        let subject = format_args!("partition {index} of topic '{}'", topic.name);
+        let Some(partition) = find_partition(&response, &topic, index, version) else {
+            let error = missing(connection, ApiKey::Produce, &subject.to_string());
             fail(inner, delivery, error, FailedAt::AfterSending);
             continue;
         };
