@@ -166,9 +166,8 @@ impl Endpoint {
         self.unreceived -= bytes;
     }
 
-    /// Moves waiting sends into the window. Answers the bytes to travel, and who is done.
-    pub(crate) fn pump_sends(&mut self, finished: &mut Vec<Finished>) -> (Vec<Bytes>, bool) {
-        let mut travelling = Vec::new();
+    /// Moves waiting sends into the window. Adds the bytes to travel, and who is done; answers whether an end travels too.
+    pub(crate) fn pump_sends(&mut self, travelling: &mut Vec<Bytes>, finished: &mut Vec<Finished>) -> bool {
         while let Some((caller, _, pieces, sent)) = self.sends.front_mut() {
             if self.reset || self.write_shut {
                 let kind = if self.reset { ErrorKind::ConnectionReset } else { ErrorKind::BrokenPipe };
@@ -199,7 +198,7 @@ impl Endpoint {
         if writable && self.sends.is_empty() {
             finished.extend(self.writables.drain(..).map(|(caller, _)| (caller, Ok(0), Returned::None)));
         }
-        (travelling, finish)
+        finish
     }
 
     /// A packet has arrived.

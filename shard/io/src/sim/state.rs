@@ -121,8 +121,10 @@ pub(crate) struct WorldState {
     pub(crate) network: Network,
     pub(crate) links: Links,
     pub(crate) ledger: Arc<Ledger>,
-    /// Kept between uses, so that its memory is.
+    /// Kept between uses, so that their memory is.
     ledger_read: Vec<LedgerEntry>,
+    finished: Vec<Finished>,
+    travelling: Vec<Bytes>,
     next_id: u64,
 }
 
@@ -154,6 +156,8 @@ impl WorldState {
             links: Links::default(),
             ledger: Arc::default(),
             ledger_read: Vec::new(),
+            finished: Vec::new(),
+            travelling: Vec::new(),
             next_id: 1,
         }
     }
@@ -254,11 +258,12 @@ impl WorldState {
         std::mem::take(&mut executor.mailbox)
     }
 
-    fn deliver_all(&mut self, finished: Vec<Finished>) {
-        for (caller, result, returned) in finished {
+    fn deliver_all(&mut self, mut finished: Vec<Finished>) {
+        for (caller, result, returned) in finished.drain(..) {
             self.executors[caller.executor].wait_over(caller.token);
             self.deliver(caller, result, returned);
         }
+        self.finished = finished;
     }
 
     /// Takes an operation of an executor.
@@ -315,7 +320,7 @@ impl WorldState {
                     Some(endpoint) => {
                         endpoint.wait_hang_up(caller, socket);
                         self.executors[caller.executor].wait_at(caller.token, WaitsAt::Socket(id));
-                        let mut finished = Vec::new();
+                        let mut finished = std::mem::take(&mut self.finished);
                         endpoint.pump_hang_ups(&mut finished);
                         self.deliver_all(finished);
                     }
@@ -404,16 +409,18 @@ impl WorldState {
     /// Lets an endpoint do what it can: feed receives, move sends into the window, tell the peer.
     pub(crate) fn pump(&mut self, id: u64) {
         let limit = if self.random.below(8) == 0 { 1 + self.random.below(64) as usize } else { usize::MAX };
-        let mut finished = Vec::new();
         let Some(endpoint) = self.network.endpoints.get_mut(id) else { return };
+        let (mut finished, mut travelling) =
+            (std::mem::take(&mut self.finished), std::mem::take(&mut self.travelling));
         let taken = endpoint.pump_receives(limit, &mut finished);
-        let (travelling, finish) = endpoint.pump_sends(&mut finished);
+        let finish = endpoint.pump_sends(&mut travelling, &mut finished);
         endpoint.pump_hang_ups(&mut finished);
         let peer = endpoint.peer;
         self.deliver_all(finished);
-        for bytes in travelling {
+        for bytes in travelling.drain(..) {
             self.transmit_bytes(id, bytes);
         }
+        self.travelling = travelling;
         if finish {
             self.transmit(id, Packet::Fin);
         }
@@ -426,7 +433,7 @@ impl WorldState {
     }
 
     fn pump_listener(&mut self, id: u64) {
-        let mut finished = Vec::new();
+        let mut finished = std::mem::take(&mut self.finished);
         if let Some(state) = self.network.listeners.get_mut(&id) {
             state.pump(&mut finished);
         }
