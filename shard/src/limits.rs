@@ -158,8 +158,9 @@ pub const LAG_SAMPLES_MAX: usize = 1200;
 /// Entries of one segment's index; when it is full every second one goes and the interval doubles: 64 KiB at most.
 pub const INDEX_ENTRIES_MAX: usize = 4096;
 
-/// Bytes read in one step while batch headers are searched in a segment.
-pub const READ_SCAN_BYTES: usize = 64 * 1024;
+/// Bytes read in one step while batch headers are searched in a segment: a few times the distance of index entries, beyond
+/// which a search is not far from its end.
+pub const READ_SCAN_BYTES: usize = 16 * 1024;
 
 /// Headers of batches in memory that are shown in one turn when a log is visited: about 30 KiB.
 pub const VISIT_HEADERS_AT_ONCE: usize = 256;
