@@ -42,6 +42,7 @@ WANTED = {
         "partitions": [("cpu_ratio", AT_MOST, 1.25), ("many_descriptors_of_4096", AT_MOST, 2092)],
         "idle-partitions": [("empty_bytes", AT_MOST, 4096), ("with_data_bytes", AT_MOST, 4096)],
         "crash-seeds": [("crash_seeds", AT_LEAST, 100_000), ("failures", EXACTLY, 0)],
+        "simulation": [("failures", EXACTLY, 0), ("seeds", AT_LEAST, 310), ("operations_per_cpu_second", AT_LEAST, 50_000)],
         "flushes": [],
         "bypass": [],
     },

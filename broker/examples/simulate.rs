@@ -132,6 +132,7 @@ impl Totals {
         let Some(run) = &played.run else { return };
         let (sum, of_run) = (&mut self.operations, run.operations);
         sum.produce += of_run.produce * played.runs;
+        sum.produce_answers += of_run.produce_answers * played.runs;
         sum.fetch += of_run.fetch * played.runs;
         sum.other += of_run.other * played.runs;
         self.records_acked += run.acked * played.runs;
@@ -248,9 +249,11 @@ fn progress(totals: &Totals, begun: Instant) -> String {
 }
 
 fn print_text(totals: &Totals, begun: Instant) {
-    let Operations { produce, fetch, other } = totals.operations;
+    let Operations { produce, produce_answers, fetch, other } = totals.operations;
     println!("{}", progress(totals, begun));
-    println!("operations: {produce} produce, {fetch} fetch, {other} other");
+    println!(
+        "operations: {produce} batches acknowledged in {produce_answers} answers, {fetch} fetches, {other} others"
+    );
     println!(
         "{} records acknowledged, {} outages, {} events, {:.0} s of virtual time, {:.1} s of CPU",
         totals.records_acked,
@@ -269,15 +272,18 @@ fn print_text(totals: &Totals, begun: Instant) {
 
 fn summary(arguments: &Arguments, totals: &Totals, begun: Instant) -> serde_json::Value {
     let (wall, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds());
-    let Operations { produce, fetch, other } = totals.operations;
+    let Operations { produce, produce_answers, fetch, other } = totals.operations;
     json!({
         "from": arguments.from,
         "seeds": totals.seeds,
+        "runs": totals.runs,
+        "failures": totals.failed.len(),
         "failed": totals.failed,
         "operations": totals.operations.total(),
-        "produce": produce,
-        "fetch": fetch,
-        "other": other,
+        "batches_acked": produce,
+        "produce_answers": produce_answers,
+        "fetches_answered": fetch,
+        "other_calls": other,
         "records_acked": totals.records_acked,
         "outages": totals.outages,
         "events": totals.events,
@@ -286,6 +292,7 @@ fn summary(arguments: &Arguments, totals: &Totals, begun: Instant) -> serde_json
         "cpu_seconds": cpu,
         "seeds_per_second": totals.seeds as f64 / wall,
         "operations_per_cpu_second": totals.operations.total() as f64 / cpu,
+        "answers_per_cpu_second": totals.operations.answers() as f64 / cpu,
         "spells": totals.spells_named(),
         "reached": totals.reached,
         "unreached": totals.unreached(),

@@ -44,15 +44,16 @@ def machine():
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
 
 
-def write(out, name, figure, command, bound, value=None, values=None):
-    """Writes the figure's file. What a person wrote into the file that it replaces stays: why a bound was missed."""
+def write(out, name, figure, command, bound, value=None, values=None, commit=None):
+    """Writes the figure's file, of the commit that was built. What a person wrote into the file that it replaces stays: why
+    a bound was missed."""
     path = out / f"{name}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     document = {
         "figure": figure,
         "command": command,
         "machine": machine(),
-        "commit": output_of(["git", "rev-parse", "HEAD"]).strip(),
+        "commit": commit or output_of(["git", "rev-parse", "HEAD"]).strip(),
         "date": datetime.date.today().isoformat(),
     }
     if value is not None:

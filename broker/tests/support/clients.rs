@@ -262,7 +262,7 @@ impl Sender {
     }
 }
 
-/// Batches answered at one moment came in one answer, which is one operation.
+/// Batches answered at one moment came in one answer.
 fn settle(
     history: &mut History,
     clock: &Io,
@@ -275,9 +275,10 @@ fn settle(
     let (outcome, offset) = match result {
         Ok(delivered) => {
             // To acks=0 nobody answers.
-            let is_answer = plan.acks != Acks::None;
-            if is_answer && last_answer.replace(Some(delivered.done_at)) != Some(delivered.done_at) {
+            if plan.acks != Acks::None {
+                let is_new = last_answer.replace(Some(delivered.done_at)) != Some(delivered.done_at);
                 history.operations.produce += 1;
+                history.operations.produce_answers += u64::from(is_new);
             }
             (Outcome::Ok, (delivered.base_offset >= 0).then_some(delivered.base_offset))
         }
@@ -367,6 +368,14 @@ pub async fn read_all(hands: &Hands, topic: &Topic, is_last: bool) -> Result<(),
     }
     reader.set_ends(ends);
     reader.run().await
+}
+
+/// Reads everything there is, unless the node goes away meanwhile.
+pub async fn come_late(hands: Hands, topic: Topic) -> Result<(), ClientError> {
+    match read_all(&hands, &topic, false).await {
+        Err(error) if error.is_retriable() => Ok(()),
+        result => result,
+    }
 }
 
 /// Where a topic ends, which is not before anything acknowledged earlier.

@@ -74,18 +74,28 @@ pub enum Violation {
     Failed { who: String, reason: String },
 }
 
-/// Requests of clients that were answered as they should be: the measure of the work done.
+/// What clients asked for and got: the measure of the work done. What failed, and what nobody answers, is not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations {
+    /// Batches that were acknowledged.
     pub produce: u64,
+    /// Answers that acknowledged them: one may speak of several partitions.
+    pub produce_answers: u64,
+    /// Fetches that were answered.
     pub fetch: u64,
-    /// Metadata, offsets, topics, producer ids.
+    /// Calls for metadata, offsets, topics, producer ids that succeeded.
     pub other: u64,
 }
 
 impl Operations {
+    /// As a client counts them.
     pub fn total(self) -> u64 {
         self.produce + self.fetch + self.other
+    }
+
+    /// As they travel: requests that were answered.
+    pub fn answers(self) -> u64 {
+        self.produce_answers + self.fetch + self.other
     }
 }
 

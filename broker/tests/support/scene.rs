@@ -34,6 +34,8 @@ pub struct Scale {
     pub readers_max: u64,
     pub wanderers_max: u64,
     pub churners_max: u64,
+    /// Whether spells that need a second or two to have an effect get them.
+    pub has_long_spells: bool,
 }
 
 impl Scale {
@@ -45,6 +47,7 @@ impl Scale {
         readers_max: 2,
         wanderers_max: 1,
         churners_max: 1,
+        has_long_spells: false,
     };
     /// For long runs: starting and ending cost little beside what happens between.
     pub const SOAK: Scale = Scale {
@@ -54,6 +57,7 @@ impl Scale {
         readers_max: 2,
         wanderers_max: 6,
         churners_max: 2,
+        has_long_spells: true,
     };
 }
 
@@ -390,10 +394,10 @@ impl Scene {
             self.history.borrow_mut().allow_refusals(u64::MAX);
         }
         self.weather.begin(spell, &self.world, &self.broker, &self.clients);
-        // Some are longer than the patience of a client with one request.
-        let silence_ms = if self.below(4) == 0 { 5_000 } else { 500 };
-        let is_silence = matches!(spell, Spell::Severed | Spell::Deaf | Spell::Mute);
-        let lasts_ms = if is_silence { 1 + self.below(silence_ms) } else { length_ms - before_ms };
+        if spell == Spell::SlowLink {
+            self.start_latecomer();
+        }
+        let lasts_ms = self.spell_ms(spell, length_ms - before_ms);
         self.world.run_for(Duration::from_millis(lasts_ms));
         let over_at = weather::end(spell, &self.world, &self.broker, &self.clients);
         self.note(format!("{spell:?} is over"));
@@ -410,6 +414,29 @@ impl Scene {
             }
         }
         self.world.run_for(Duration::from_millis(self.below(length_ms)));
+    }
+
+    /// How long a spell lasts in which `rest_ms` are left of its phase.
+    fn spell_ms(&self, spell: Spell, rest_ms: u64) -> u64 {
+        match spell {
+            // Some are longer than the patience of a client with one request.
+            Spell::Severed | Spell::Deaf | Spell::Mute => {
+                let silence_ms = if self.below(4) == 0 { 5_000 } else { 500 };
+                1 + self.below(silence_ms)
+            }
+            // The node looks at its space once a second, a reply may take a second before more is done about it, and a
+            // segment is to be closed while what is written of it gets lost.
+            Spell::FullDisk | Spell::SlowLink | Spell::LostCopies if self.scale.has_long_spells => {
+                1_000 + self.below(self.scale.phase_ms_max)
+            }
+            _ => rest_ms,
+        }
+    }
+
+    /// A client that begins to read everything when the link is slow already, in answers far larger than a socket takes.
+    fn start_latecomer(&self) {
+        let topic = self.topic.clone();
+        self.start("latecomer".to_owned(), move |hands| clients::come_late(hands, topic));
     }
 
     /// Producing goes on by itself soon after there is room again.
