@@ -190,6 +190,12 @@ impl Log {
         }
     }
 
+    /// Its name on this core.
+    #[must_use]
+    pub fn id(&self) -> LogId {
+        self.id
+    }
+
     /// The partition.
     #[must_use]
     pub fn key(&self) -> TopicPartition {
