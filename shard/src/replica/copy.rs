@@ -219,6 +219,10 @@ impl Copier {
                     self.start = log_start.min(self.offer.log_end);
                     self.position = self.start;
                     self.has_begun = false;
+                    if log_start > self.offer.log_end {
+                        // All that was offered is gone. The next offer is of what is left.
+                        self.begin(self.start).await?;
+                    }
                 }
                 Some((CopyOutcome::Moved { .. } | CopyOutcome::Refused, _)) | None => {
                     self.try_again().await?

@@ -1,4 +1,4 @@
-//! A log that begins anew: a follower whose log ends below where its leader's begins drops all that it has and goes on at the
+//! A log that begins anew: a follower whose log ends at or below where its leader's begins drops all that it has and goes on at the
 //! leader's start (Kafka's `truncateFullyAndStartAt`).
 //!
 //! Owns what goes into the journal and what memory then is; the order is that of truncation. A *begin* entry states it all:
@@ -16,8 +16,8 @@ use crate::journal::NoteKind;
 use crate::journal::entry::EntryBody;
 
 impl CoreStorage {
-    /// Drops everything and lets the log start and end at `start`, which lies behind its end. Returns the sequence of the entry
-    /// whose durability the listener hears of; until then a crash brings the old log back. Appends may follow at once, to a
+    /// Drops everything and lets the log start and end at `start`, which is its end or lies behind it. Returns the sequence of
+    /// the entry whose durability the listener hears of; until then a crash brings the old log back. Appends may follow at once, to a
     /// new segment of that name; what is appended before this returns is dropped too. The log's durable end stays where
     /// it was until the entry is durable.
     ///
@@ -44,7 +44,7 @@ impl Inner {
             return Err(StorageError::Poisoned(reason).into());
         }
         let log_end = log.log_end;
-        if start <= log_end {
+        if start < log_end {
             return Err(TruncateError::NotBeyondEnd { start, log_end });
         }
         Ok(())
@@ -60,6 +60,7 @@ impl Inner {
         let removed = core.cut_memory(id, &CutPlace::emptied(start));
         let log = core.log_mut(id).expect("the caller looked at it in this turn");
         log.epochs.clear();
+        log.record.note_begun();
         let sequence = log.take_sequence();
         self.enter(log, sequence, EntryBody::Begin { start }, NoteKind::Begin { start });
         if !self.is_ephemeral {
