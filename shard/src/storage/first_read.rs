@@ -15,7 +15,7 @@ use ringlog_protocol::records::batch::check_crc;
 use super::index::IndexPoint;
 use super::log::Log;
 use super::read::ReadError;
-use super::scan::{HeaderWalk, WalkError};
+use super::scan::{HeaderWalk, WalkError, WalkedBatch};
 use super::segment::{Segment, SegmentHandle};
 use super::sidecar_file::{BlockVerdict, KnownSums, load, sums_of_open};
 use super::sums::{SumPlace, SumsState};
@@ -122,12 +122,29 @@ impl FirstRead<'_> {
             // The walk meets it at the batch that it concerns.
             Err(_) => Vec::new(),
         };
+        let mut explained: Option<WalkError> = None;
         for block in bad {
-            if !self.is_explained(block).await {
-                return self.before(block).await;
+            match self.explanation(block).await {
+                Some(error) => explained = explained.or(Some(error)),
+                None => return self.before(block).await,
             }
         }
-        self.walk(self.end).await
+        match explained {
+            Some(WalkError::Invalid { position, detail }) if (self.start..self.end).contains(&position) => {
+                self.up_to(position, detail).await
+            }
+            _ => self.walk(self.end).await,
+        }
+    }
+
+    /// What lies before a batch that is known to be bad.
+    async fn up_to(&self, bad: u32, detail: String) -> SoundPart {
+        let part = match bad > self.start {
+            true => self.walk(bad).await,
+            false => SoundPart { end: self.start, next_offset: None, error: None },
+        };
+        let error = || ReadError::of_walk(self.handle, bad, WalkError::Invalid { position: bad, detail });
+        SoundPart { error: Some(part.error.unwrap_or_else(error)), ..part }
     }
 
     async fn judge(&self) -> io::Result<Verdict> {
@@ -159,25 +176,30 @@ impl FirstRead<'_> {
         })
     }
 
-    /// Whether a batch that lies in this block, or in part, does not check.
-    async fn is_explained(&self, block: u32) -> bool {
+    /// The first batch that lies in this block, or in part, and does not check.
+    async fn explanation(&self, block: u32) -> Option<WalkError> {
         let (block_start, block_end) = (block * SUM_BLOCK_BYTES, (block + 1).saturating_mul(SUM_BLOCK_BYTES));
-        let from = if block_start <= self.start { self.block_start.position } else { self.start };
+        let mut order = Order::default();
+        let from = if block_start <= self.start {
+            order.next = Some(self.block_start.offset);
+            self.block_start.position
+        } else {
+            self.start
+        };
         let mut walk = HeaderWalk::new(self.io, self.file, from, self.bound, READ_CHECK_BYTES);
-        let mut expected = None;
         while walk.position() < block_end {
             let position = walk.position();
-            match next_sound(&mut walk, expected).await {
-                Ok(Some(offset)) => expected = Some(offset),
-                Ok(None) => return false,
+            match next_sound(&mut walk, &mut order).await {
+                Ok(true) => {}
+                Ok(false) => return None,
                 // One before the block may reach into it.
-                Err(_) if walk.position() > block_start || position >= block_start => return true,
+                Err(error) if walk.position() > block_start || position >= block_start => return Some(error),
                 // The walk stops at a bad batch before the block: what its length says is all there is to go on.
-                Err(_) if walk.position() == position => return false,
-                Err(_) => expected = None,
+                Err(_) if walk.position() == position => return None,
+                Err(_) => order = Order::default(),
             }
         }
-        false
+        None
     }
 
     /// What lies before a block that is not what was synced although all its batches look sound.
@@ -197,36 +219,75 @@ impl FirstRead<'_> {
         SoundPart { error: Some(bad), ..part }
     }
 
-    /// Steps over batches that end at or before `bound`, as far as their CRC holds.
+    /// Steps over batches that end at or before `bound`, as far as their CRC holds and each follows the one before.
     async fn walk(&self, bound: u32) -> SoundPart {
         let mut walk = HeaderWalk::new(self.io, self.file, self.start, bound, READ_CHECK_BYTES);
-        let mut sound = None;
+        let mut order = Order::default();
         let (end, error) = loop {
-            let position = walk.position();
-            match next_sound(&mut walk, sound).await {
-                Ok(Some(offset)) => sound = Some(offset),
-                Ok(None) => break (bound, None),
-                Err(error) => break (position, Some(ReadError::of_walk(self.handle, position, error))),
+            match next_sound(&mut walk, &mut order).await {
+                Ok(true) => {}
+                Ok(false) => break (bound, None),
+                Err(error) => {
+                    let position = match &error {
+                        WalkError::Invalid { position, .. } => *position,
+                        WalkError::Io(_) => walk.position(),
+                    };
+                    break (position, Some(ReadError::of_walk(self.handle, position, error)));
+                }
             }
         };
         if end > self.start {
             self.handle.checked.note(self.start, end);
         }
-        SoundPart { end, next_offset: sound, error }
+        SoundPart { end, next_offset: order.next, error }
     }
 }
 
-/// Steps over a batch whose bytes check; returns the offset after it.
-async fn next_sound(
-    walk: &mut HeaderWalk<'_>,
-    expected: Option<Offset>,
-) -> Result<Option<Offset>, WalkError> {
-    let Some(batch) = walk.next().await? else { return Ok(None) };
-    let invalid = |detail| WalkError::Invalid { position: batch.position, detail };
-    if expected.is_some_and(|expected| batch.header.base_offset < expected) {
-        return Err(invalid(format!("a batch at offset {} is out of order", batch.header.base_offset)));
+/// Whether batches follow each other. Offsets may be left out (compaction leaves them out), but none comes twice; where one would, it
+/// is the batch that skipped too many which does not belong there, if one did.
+#[derive(Debug, Default)]
+struct Order {
+    /// The offset after the last batch.
+    next: Option<Offset>,
+    /// The last batch that skipped offsets: where it begins, and the first offset that it skipped.
+    leap: Option<(u32, Offset)>,
+}
+
+impl Order {
+    /// Takes the next batch.
+    ///
+    /// # Errors
+    /// The position of the batch that is out of order: this one, or one before it.
+    fn take(&mut self, batch: &WalkedBatch) -> Result<(), u32> {
+        let base = batch.header.base_offset;
+        match self.next {
+            Some(next) if base < next => {
+                let (position, skipped) =
+                    self.leap.filter(|(_, skipped)| base >= *skipped).unwrap_or((batch.position, next));
+                self.next = Some(skipped);
+                return Err(position);
+            }
+            Some(next) if base > next => self.leap = Some((batch.position, next)),
+            _ => {}
+        }
+        self.next = Some(batch.header.next_offset());
+        Ok(())
     }
+}
+
+/// Steps over a batch whose bytes check; false at the end.
+async fn next_sound(walk: &mut HeaderWalk<'_>, order: &mut Order) -> Result<bool, WalkError> {
+    let Some(batch) = walk.next().await? else { return Ok(false) };
     let bytes = walk.batch_bytes(&batch).await?;
+    let invalid = |detail| WalkError::Invalid { position: batch.position, detail };
     check_crc(&batch.header, &bytes).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(batch.header.next_offset()))
+    let offset = batch.header.base_offset;
+    order.take(&batch).map_err(|position| {
+        let detail = match position == batch.position {
+            true => format!("a batch at offset {offset} is out of order"),
+            false => format!("a batch skips offsets that follow it, the first of them {offset}"),
+        };
+        WalkError::Invalid { position, detail }
+    })?;
+    Ok(true)
 }

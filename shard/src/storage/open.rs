@@ -412,6 +412,11 @@ async fn scan_segment(
             }
         };
         let header = &walked.header;
+        if header.base_offset > log.log_end && skips_what_follows(&mut walk, header, log.log_end).await {
+            let detail =
+                format!("a batch at offset {} stands where {} belongs", header.base_offset, log.log_end);
+            return Ok(SegmentEnd::Invalid { position: walked.position, detail });
+        }
         let bytes = u32::try_from(header.total_bytes()).expect("the walk bounds a batch by the file");
         segment.sums.add(walked.position, &batch);
         segment.note_batch(header.base_offset, bytes, header.max_timestamp);
@@ -444,6 +449,16 @@ pub(super) async fn next_checked(
     let bytes = walk.batch_bytes(&walked).await?;
     check_crc(&walked.header, &bytes).map_err(|error| invalid(error.to_string()))?;
     Ok(Some((walked, bytes)))
+}
+
+/// Whether the next batch begins with offsets that the one just walked over skipped: then that one does not belong there. Its own
+/// CRC does not cover its offset.
+async fn skips_what_follows(walk: &mut HeaderWalk<'_>, header: &BatchHeader, expected: Offset) -> bool {
+    let position = walk.position();
+    let next = walk.next().await;
+    walk.jump(position);
+    let skipped = expected..header.base_offset;
+    matches!(next, Ok(Some(next)) if skipped.contains(&next.header.base_offset))
 }
 
 /// Bytes that no journal entry speaks for were perhaps never synced; they are served from now on, so they must last.
