@@ -267,7 +267,7 @@ fn a_power_cut_after_every_step_leaves_the_old_log_or_the_new_one() {
                     break;
                 }
                 // Densely at first, where the entry, the removal and the first writes lie.
-                events += if events < 120 { 1 } else { 1 + events / 30 };
+                events += if events < 80 { 1 } else { 1 + events / 12 };
             }
             assert!(events > 20, "the script has steps to stop at");
         }

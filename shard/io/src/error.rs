@@ -2,6 +2,12 @@
 
 use std::io;
 
+/// Whether an operation failed because the process, or the machine, has no descriptor left. That passes when others are closed.
+#[must_use]
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// What was refused while an executor was set up. Each text names the call, the kernel's answer and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum IoSetupError {

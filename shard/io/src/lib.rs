@@ -39,7 +39,7 @@ pub use aligned::{ALIGNMENT_BYTES, AlignedBuffer};
 pub use clock::Monotonic;
 pub use cpu::{CpuId, CpuListError, allowed_cpus, format_cpu_list, parse_cpu_list};
 pub use driver::{Driver, DriverStats, Wait};
-pub use error::IoSetupError;
+pub use error::{IoSetupError, is_out_of_descriptors};
 pub use executor::Executor;
 pub use features::{Feature, FeatureError, FeatureSet, FeatureSwitches};
 pub use file::{File, FileLock};

@@ -371,7 +371,7 @@ async fn write_ahead(inner: Rc<Inner>, id: LogId, through: u64) {
                 inner.turn.notify();
                 return;
             }
-            Written::NoSpace => {}
+            Written::Later => {}
         }
         drop(lock);
         inner.io.sleep(Duration::from_millis(CHECKPOINT_RETRY_MS)).await;

@@ -2,12 +2,21 @@
 //!
 //! Owns the count and the choice. A file with unsynced writes is never closed (the kernel would drop their error); one that
 //! a reader holds stays open for that reader, and is opened again for the next.
+//!
+//! Also owns what a write does when the process has none left: it gives up idle ones and waits. That passes, and the bytes are in
+//! the journal or in memory meanwhile, so no log is given up for it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringlog_io::is_out_of_descriptors;
 
 use super::core_storage::{Core, Inner};
+use super::log::LogId;
 use super::segment::SegmentHandle;
+use crate::limits::CHECKPOINT_RETRY_MS;
 
 /// How many segment files one core has open, and how many it may. Shared with its handles, which open them, perhaps for
 /// readers on other cores.
@@ -62,13 +71,44 @@ impl Inner {
     pub(super) fn keep_descriptors(&self) {
         if self.files.is_over() {
             ringlog_io::reached!("descriptors.closed");
-            let closed = close_least_used(&self.core.borrow(), &self.files);
+            let closed = close_least_used(&self.core.borrow(), &self.files, self.files.target());
             tracing::debug!(closed, open = self.files.open(), "closed segment files");
         }
     }
+
+    /// Does something with the files of a log, again and again while it fails because no descriptor is left, each time after a
+    /// pause. `error_of` finds the error. Ends with it if the log has gone or takes no more writes anyway.
+    pub(super) async fn with_descriptors<T, E>(
+        &self,
+        id: LogId,
+        error_of: impl Fn(&E) -> &io::Error,
+        mut attempt: impl AsyncFnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut has_waited = false;
+        loop {
+            let error = match attempt().await {
+                Err(error) if is_out_of_descriptors(error_of(&error)) && self.takes_writes(id) => error,
+                result => return result,
+            };
+            let closed = close_least_used(&self.core.borrow(), &self.files, self.files.open() / 2);
+            if !has_waited {
+                let error = error_of(&error);
+                tracing::warn!(%error, closed, "no descriptor is left for a segment; waiting for one");
+                ringlog_io::reached!("descriptors.waited_for");
+            }
+            has_waited = true;
+            self.io.sleep(Duration::from_millis(CHECKPOINT_RETRY_MS)).await;
+        }
+    }
+
+    fn takes_writes(&self, id: LogId) -> bool {
+        let is_open = self.core.borrow().log(id).is_some_and(|log| log.poison.is_none());
+        is_open && !self.journal.is_poisoned()
+    }
 }
 
-fn close_least_used(core: &Core, files: &OpenFiles) -> u64 {
+/// Closes idle files, those used longest ago first, until `target` are open.
+fn close_least_used(core: &Core, files: &OpenFiles, target: u64) -> u64 {
     let mut idle: Vec<(u64, &Arc<SegmentHandle>)> = Vec::new();
     for log in core.logs() {
         let all = log.segments.iter().chain(log.behind.iter().map(|behind| &behind.segment));
@@ -79,7 +119,7 @@ fn close_least_used(core: &Core, files: &OpenFiles) -> u64 {
     idle.sort_unstable_by_key(|(last_use, _)| *last_use);
     let mut closed = 0;
     for (_, handle) in idle {
-        if files.open() <= files.target() {
+        if files.open() <= target {
             break;
         }
         closed += u64::from(handle.close());

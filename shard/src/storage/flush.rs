@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringlog_io::{File, OpenOptions};
+use ringlog_io::{File, OpenOptions, is_out_of_descriptors};
 use ringlog_protocol::ids::Offset;
 
 use super::core_storage::Inner;
@@ -32,7 +32,8 @@ pub(super) enum Flushed {
 pub(super) enum Written {
     /// All of it; the runs are to be marked clean once the journal holds them too.
     Synced(Vec<Run>),
-    NoSpace,
+    /// There is no space, or the log went while there was no descriptor.
+    Later,
     /// The log is poisoned.
     Failed,
 }
@@ -92,7 +93,7 @@ pub(super) async fn write_ahead(inner: &Inner, id: LogId, through: u64) -> Writt
     let mut written = 0;
     if !inner.carry_out_cuts(id).await {
         let is_poisoned = inner.core.borrow().log(id).is_none_or(|log| log.poison.is_some());
-        return if is_poisoned { Written::Failed } else { Written::NoSpace };
+        return if is_poisoned { Written::Failed } else { Written::Later };
     }
     loop {
         let run = {
@@ -105,7 +106,7 @@ pub(super) async fn write_ahead(inner: &Inner, id: LogId, through: u64) -> Writt
         let Some(mut run) = run else { return Written::Synced(runs) };
         match save(inner, &run, &pacer).await {
             Saved::Yes => {}
-            Saved::NoSpace => return Written::NoSpace,
+            Saved::Later => return Written::Later,
             Saved::No => return Written::Failed,
         }
         written = run.last_sequence;
@@ -117,14 +118,23 @@ pub(super) async fn write_ahead(inner: &Inner, id: LogId, through: u64) -> Writt
 /// Whether a run is synced in its segment.
 enum Saved {
     Yes,
-    NoSpace,
+    /// There is no space, or the log went while there was no descriptor.
+    Later,
     /// The log is poisoned.
     No,
 }
 
+fn as_it_is(error: &io::Error) -> &io::Error {
+    error
+}
+
 /// Writes and syncs a run; where that fails, to a new file.
 async fn save(inner: &Inner, run: &Run, pacer: &Pacer) -> Saved {
-    if let Err(error) = write_run(inner, run, pacer).await {
+    let written = inner.with_descriptors(run.id, as_it_is, async || write_run(inner, run, pacer).await);
+    if let Err(error) = written.await {
+        if is_out_of_descriptors(&error) {
+            return Saved::Later;
+        }
         inner.file_system.note_failure();
         let path = run.handle.path().display();
         if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
@@ -134,10 +144,11 @@ async fn save(inner: &Inner, run: &Run, pacer: &Pacer) -> Saved {
             }
             ringlog_io::reached!("flush.no_space");
             inner.space.note_write_refused();
-            return Saved::NoSpace;
+            return Saved::Later;
         }
         tracing::warn!(%path, %error, "a segment cannot be made durable; writing it to a new file");
-        if let Err(error) = rewrite(inner, run.id, run).await {
+        let rewritten = inner.with_descriptors(run.id, as_it_is, async || rewrite(inner, run.id, run).await);
+        if let Err(error) = rewritten.await {
             let path = run.handle.path().to_owned();
             inner.poison_log(run.id, PoisonReason::SegmentWrite { path, error: error.to_string() });
             return Saved::No;

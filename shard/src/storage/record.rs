@@ -79,6 +79,11 @@ impl RecordState {
         self.recorded = self.recorded.filter(|recorded| recorded.offset <= end);
     }
 
+    /// The log began anew, perhaps at the very offset of a record of the old one.
+    pub(super) fn note_begun(&mut self) {
+        self.recorded = None;
+    }
+
     /// The log goes on from the state of this record.
     pub(super) fn note_restored(&mut self, sequence: u64, offset: Offset) {
         self.recorded = Some(RecordedAt { sequence, offset });

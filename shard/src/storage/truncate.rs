@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ringlog_io::Priority;
+use ringlog_io::{Priority, is_out_of_descriptors};
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_protocol::records::batch::BatchHeader;
 
@@ -35,7 +35,7 @@ pub enum TruncateError {
     /// Whoever asks must begin the log anew.
     #[error("cannot truncate to offset {to}: the log starts at {log_start}")]
     BelowLogStart { to: Offset, log_start: Offset },
-    /// [`CoreStorage::begin_anew`] leaves a gap behind the old log, or it would be a truncation.
+    /// [`CoreStorage::begin_anew`] leaves no record of the old log, and below its end it would be a truncation.
     #[error("cannot begin anew at offset {start}: the log ends at {log_end}")]
     NotBeyondEnd { start: Offset, log_end: Offset },
     #[error("cannot read {} to find where offset {to} begins: {source}", path.display())]
@@ -338,7 +338,12 @@ impl Inner {
                 log.and_then(|log| log.cuts.first_durable().map(|cut| FileCut::of(log, cut)))
             };
             let Some(next) = next else { return true };
-            if let Err((path, error)) = next.carry_out(self).await {
+            let carried_out =
+                self.with_descriptors(id, |(_, error)| error, async || next.carry_out(self).await);
+            if let Err((path, error)) = carried_out.await {
+                if is_out_of_descriptors(&error) {
+                    return false;
+                }
                 self.file_system.note_failure();
                 if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
                     tracing::warn!(path = %path.display(), %error, "no space to cut a segment; tried again");

@@ -282,7 +282,7 @@ impl Node {
     }
 
     async fn begin_anew(&self, key: TopicPartition, storage: &CoreStorage, id: LogId) {
-        let start = Offset(storage.log(id).log_end().0 + 1 + self.below(50) as i64);
+        let start = Offset(storage.log(id).log_end().0 + self.below(50) as i64);
         self.ledger.borrow_mut().note_beginning(key, start);
         let sequence = match storage.begin_anew(id, start).await {
             Ok(sequence) => Some(sequence),

@@ -171,6 +171,11 @@ impl Disk {
         Ok((current, last))
     }
 
+    /// Whether no descriptor is left for this file.
+    pub(crate) fn fails_open(&mut self, path: &Path) -> bool {
+        self.faults.as_mut().is_some_and(|faults| faults.fails_open(&path.to_string_lossy()))
+    }
+
     /// Opens a file under the id that the caller chose for its handle.
     pub(crate) fn open(&mut self, handle: u64, path: &Path, options: OpenOptions) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
@@ -324,7 +329,7 @@ impl Disk {
         let range = position..position.saturating_add(bytes.len() as u64);
         let WriteFault { kind, onto } = faults.on_write(&self.file(handle).ok()?.path, &range)?;
         match kind {
-            FaultKind::ReadError => None,
+            FaultKind::ReadError | FaultKind::OpenError => None,
             FaultKind::WriteError => {
                 let pieces = faults.below((bytes.len() / PIECE_BYTES) as u64 + 1) as usize;
                 let written = bytes.get(..pieces * PIECE_BYTES).unwrap_or(&[]);

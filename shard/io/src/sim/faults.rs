@@ -58,6 +58,8 @@ pub(super) enum FaultKind {
     /// Never happens; reads answer what was there before.
     StaleRead,
     MisdirectedWrite,
+    /// No descriptor is left.
+    OpenError,
 }
 
 impl FaultKind {
@@ -69,6 +71,7 @@ impl FaultKind {
             FaultKind::LostWrite => "sim_disk.lost_write",
             FaultKind::StaleRead => "sim_disk.stale_read",
             FaultKind::MisdirectedWrite => "sim_disk.misdirected_write",
+            FaultKind::OpenError => "sim_disk.open_error",
         });
     }
 }
@@ -109,8 +112,13 @@ impl Faults {
         self.hit(|kind| kind == FaultKind::ReadError, path, bytes).is_some()
     }
 
+    pub(super) fn fails_open(&mut self, path: &str) -> bool {
+        self.hit(|kind| kind == FaultKind::OpenError, path, &(0..u64::MAX)).is_some()
+    }
+
     pub(super) fn on_write(&mut self, path: &str, bytes: &Range<u64>) -> Option<WriteFault> {
-        self.hit(|kind| kind != FaultKind::ReadError, path, bytes)
+        let is_of_write = |kind| !matches!(kind, FaultKind::ReadError | FaultKind::OpenError);
+        self.hit(is_of_write, path, bytes)
     }
 
     fn hit(
@@ -149,6 +157,14 @@ mod tests {
         assert!(faults.on_write("/data/a.log", &(0..1000)).is_none());
         let hits: Vec<bool> = (0..3).map(|_| faults.fails_read("/data/a.log", &(0..101))).collect();
         assert_eq!(hits, [true, true, false]);
+    }
+
+    #[test]
+    fn opens_fail_by_path_and_writes_do_not() {
+        let mut faults = Faults::new(Random::from_seed(1));
+        faults.add(FaultKind::OpenError, Place::in_files(".log").times(1));
+        assert!(faults.on_write("/data/a.log", &(0..1)).is_none() && !faults.fails_open("/data/a.sum"));
+        assert!(faults.fails_open("/data/a.log") && !faults.fails_open("/data/a.log"));
     }
 
     #[test]

@@ -27,6 +27,11 @@ impl HostDisk {
         state.hosts[self.index].disk.add_fault(kind, place, random);
     }
 
+    /// Files there cannot be opened: EMFILE. Those that are open stay so, and locks and directories are not meant.
+    pub fn fail_opens(&self, place: Place) {
+        self.add(FaultKind::OpenError, place);
+    }
+
     /// Reads there end with EIO.
     pub fn fail_reads(&self, place: Place) {
         self.add(FaultKind::ReadError, place);

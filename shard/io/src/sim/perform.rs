@@ -77,6 +77,9 @@ impl WorldState {
     fn open(&mut self, host: usize, path: &std::path::Path, options: OpenOptions, lock: bool) -> Outcome {
         let id = self.next_id();
         let disk = &mut self.hosts[host].disk;
+        if !lock && disk.fails_open(path) {
+            return (Err(io::Error::from_raw_os_error(libc::EMFILE)), Returned::None);
+        }
         let mut opened = disk.open(id, path, options);
         if lock && opened.is_ok() {
             opened = disk.lock(id);
