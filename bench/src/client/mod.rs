@@ -4,11 +4,12 @@
 //!
 //! Reading order: [`address`], [`error`], [`wait`] (how tasks wait for each other), [`connection`] (one socket),
 //! [`handshake`] (versions), [`metadata`] (brokers, topics, leaders), [`cluster`] (connections by leader),
-//! [`admin`] (topics, offsets), [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
+//! [`admin`] (topics, offsets), [`configs`], [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
 
 pub mod address;
 pub mod admin;
 pub mod cluster;
+pub mod configs;
 pub mod connection;
 pub mod error;
 pub mod fetcher;
