@@ -3,20 +3,15 @@
 //! Owns parsing and its refusals. Pure: it stores nothing and asks no one. A key whose effect is not built yet is accepted at its default only,
 //! so that no topic ever claims a behaviour that it does not have.
 
+pub mod report;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use ringlog_protocol::records::attributes::TimestampType;
 
+use crate::config::layers::Overrides;
 use crate::config::typed::{TimestampType as DefaultTimestampType, TopicDefaults};
-
-/// Overrides of one topic, key to value as given, sorted.
-pub type Overrides = BTreeMap<Arc<str>, Arc<str>>;
 
 /// One key.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,6 +23,8 @@ pub struct TopicKey {
     /// The broker's key that sets the default.
     pub server: Option<&'static str>,
     pub effect: Effect,
+    /// Sentences for DescribeConfigs.
+    pub doc: &'static str,
 }
 
 /// What values a key takes.
@@ -123,25 +120,6 @@ pub struct CleanupPolicy {
     pub delete: bool,
     /// The newest record of each key stays.
     pub compact: bool,
-}
-
-/// Where a value in force comes from; the numbers are Kafka's `ConfigSource`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ConfigSource {
-    /// DYNAMIC_TOPIC_CONFIG: set on the topic.
-    Topic = 1,
-    /// STATIC_BROKER_CONFIG: set in the broker's configuration.
-    Broker = 4,
-    /// DEFAULT_CONFIG.
-    Default = 5,
-}
-
-/// One config in force, as CreateTopics v5 and DescribeConfigs report it. No topic config is read-only or sensitive.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EffectiveConfig {
-    pub name: &'static str,
-    pub value: String,
-    pub source: ConfigSource,
 }
 
 /// Every key, sorted by name.
@@ -243,44 +221,6 @@ fn cleanup_policy(overrides: &Overrides) -> CleanupPolicy {
     CleanupPolicy { delete: has("delete"), compact: has("compact") }
 }
 
-/// Every config of a topic with the value in force and its source, sorted by name.
-pub fn effective(defaults: &TopicDefaults, overrides: &Overrides) -> Vec<EffectiveConfig> {
-    let in_force = |key: &&TopicKey| !matches!(key.effect, Effect::Refused(_));
-    let report = |key: &TopicKey| {
-        let (value, source) = match overrides.get(key.name) {
-            Some(value) => (value.to_string(), ConfigSource::Topic),
-            None => match broker_default(defaults, key) {
-                value if value == key.default => (value.into_owned(), ConfigSource::Default),
-                value => (value.into_owned(), ConfigSource::Broker),
-            },
-        };
-        EffectiveConfig { name: key.name, value, source }
-    };
-    table::ALL.iter().filter(in_force).map(report).collect()
-}
-
-/// The broker's own default of a key: its server key as configured, where that is built.
-fn broker_default(defaults: &TopicDefaults, key: &TopicKey) -> Cow<'static, str> {
-    match key.name {
-        "max.message.bytes" => defaults.message_bytes_max.to_string().into(),
-        "segment.bytes" => defaults.segment_bytes.to_string().into(),
-        "index.interval.bytes" => defaults.index_interval_bytes.to_string().into(),
-        "message.timestamp.before.max.ms" => defaults.timestamp_before_ms_max.to_string().into(),
-        "message.timestamp.after.max.ms" => defaults.timestamp_after_ms_max.to_string().into(),
-        "min.insync.replicas" => defaults.min_insync_replicas.to_string().into(),
-        "retention.ms" => defaults.retention_ms.to_string().into(),
-        "retention.bytes" => defaults.retention_bytes.to_string().into(),
-        "segment.ms" => defaults.segment_ms.to_string().into(),
-        "segment.jitter.ms" => defaults.segment_jitter_ms.to_string().into(),
-        "compression.type" => defaults.compression_type.into(),
-        "message.timestamp.type" => match defaults.timestamp_type {
-            DefaultTimestampType::CreateTime => "CreateTime".into(),
-            DefaultTimestampType::LogAppendTime => "LogAppendTime".into(),
-        },
-        _ => key.default.into(),
-    }
-}
-
 impl Kind {
     /// The range as refusals print it.
     pub fn allowed(&self) -> String {
@@ -345,7 +285,7 @@ fn suggestion(name: &str) -> Option<&'static str> {
 }
 
 /// A client's text for a refusal: cut, and without control characters.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted: String = text
         .chars()
         .take(QUOTED_CHARACTERS_MAX)

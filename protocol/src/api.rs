@@ -230,7 +230,7 @@ apis! {
     DeleteTopics = 20, Since(4), needs(Delete, Topic, range(1, 6));
     DeleteRecords = 21, Since(2), needs(Delete, Topic, range(0, 2));
     InitProducerId = 22, Since(2), needs(Write, TransactionalId, range(0, 5));
-    OffsetForLeaderEpoch = 23, Since(4), NOT_SERVED;
+    OffsetForLeaderEpoch = 23, Since(4), needs(Describe, Topic, range(2, 4));
     AddPartitionsToTxn = 24, Since(3), NOT_SERVED;
     AddOffsetsToTxn = 25, Since(3), NOT_SERVED;
     EndTxn = 26, Since(3), NOT_SERVED;
@@ -239,8 +239,8 @@ apis! {
     DescribeAcls = 29, Since(2), NOT_SERVED;
     CreateAcls = 30, Since(2), NOT_SERVED;
     DeleteAcls = 31, Since(2), NOT_SERVED;
-    DescribeConfigs = 32, Since(4), NOT_SERVED;
-    AlterConfigs = 33, Since(2), NOT_SERVED;
+    DescribeConfigs = 32, Since(4), needs(Operation::DescribeConfigs, Cluster, range(1, 4));
+    AlterConfigs = 33, Since(2), needs(Operation::AlterConfigs, Cluster, range(0, 2));
     AlterReplicaLogDirs = 34, Since(2), NOT_SERVED;
     DescribeLogDirs = 35, Since(2), NOT_SERVED;
     SaslAuthenticate = 36, Since(2), NOT_SERVED;
@@ -251,7 +251,7 @@ apis! {
     DescribeDelegationToken = 41, Since(2), NOT_SERVED;
     DeleteGroups = 42, Since(2), NOT_SERVED;
     ElectLeaders = 43, Since(2), NOT_SERVED;
-    IncrementalAlterConfigs = 44, Since(1), NOT_SERVED;
+    IncrementalAlterConfigs = 44, Since(1), needs(Operation::AlterConfigs, Cluster, range(0, 1));
     AlterPartitionReassignments = 45, Since(0), NOT_SERVED;
     ListPartitionReassignments = 46, Since(0), NOT_SERVED;
     OffsetDelete = 47, Never, NOT_SERVED;
@@ -262,7 +262,7 @@ apis! {
     Vote = 52, Since(0), NOT_SERVED;
     BeginQuorumEpoch = 53, Since(1), NOT_SERVED;
     EndQuorumEpoch = 54, Since(1), NOT_SERVED;
-    DescribeQuorum = 55, Since(0), NOT_SERVED;
+    DescribeQuorum = 55, Since(0), needs(Describe, Cluster, range(0, 2));
     AlterPartition = 56, Since(2), NOT_SERVED;
     UpdateFeatures = 57, Since(0), NOT_SERVED;
     Envelope = 58, Since(0), NOT_SERVED;

@@ -1,8 +1,9 @@
-//! Owns `ringlog topic`: creates, lists, describes, truncates and deletes topics of any Kafka broker, as tables or JSON.
+//! Owns `ringlog topic`: creates, lists, describes, alters, truncates and deletes topics of any Kafka broker, as tables or JSON.
 //!
 //! It keeps no state and knows the broker only through its Kafka port. Results go to standard output, everything else
 //! to standard error.
 
+mod configs;
 mod truncate;
 
 use std::collections::BTreeMap;
@@ -18,9 +19,11 @@ use ringlog_bench::client::{Client, ClientConfig, ClientError};
 use ringlog_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
+use configs::DescribedConfig;
+
 use crate::process::exit::Exit;
 
-/// Create, list, describe, truncate and delete topics.
+/// Create, list, describe, alter, truncate and delete topics.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Broker addresses, HOST:PORT, separated by commas
@@ -65,11 +68,16 @@ pub enum Verb {
     /// List topics
     #[command(visible_alias = "ls")]
     List,
-    /// Show partitions, leaders and offsets
+    /// Show partitions, leaders, offsets, and configs with where each is set
     Describe {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+        /// Configs at their default too; JSON always holds them
+        #[arg(short, long)]
+        all: bool,
     },
+    /// Change configs of a topic, at once and without a restart
+    Alter(configs::Args),
     /// Delete the oldest records of a topic, up to an offset
     Truncate(truncate::Args),
     /// Delete topics and all their records
@@ -178,7 +186,8 @@ async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
             Ok(outcome)
         }
         Verb::List => list(client).await,
-        Verb::Describe { names } => describe(client, &names).await,
+        Verb::Describe { names, all } => describe(client, &names, all).await,
+        Verb::Alter(args) => configs::alter(client, args).await,
         Verb::Truncate(args) => truncate::run(client, args).await,
         Verb::Delete { names, yes } => {
             if !yes {
@@ -282,6 +291,7 @@ struct DescribedTopic {
     id: String,
     internal: bool,
     partitions: Vec<DescribedPartition>,
+    configs: Vec<DescribedConfig>,
 }
 
 #[derive(Debug, Serialize)]
@@ -295,13 +305,14 @@ struct DescribedPartition {
     latest_offset: i64,
 }
 
-async fn describe(client: &Client, names: &[String]) -> Result<Outcome, TopicError> {
+async fn describe(client: &Client, names: &[String], all: bool) -> Result<Outcome, TopicError> {
     let mut outcome = Outcome::default();
     let mut described = Vec::new();
     for name in names {
         match describe_one(client, name).await {
             Ok(topic) => {
                 outcome.table.push_str(&description(&topic));
+                outcome.table.push_str(&configs::table(&topic.configs, all));
                 described.push(topic);
             }
             Err(error) => outcome.failures.push(error.to_string()),
@@ -331,6 +342,7 @@ async fn describe_one(client: &Client, name: &str) -> Result<DescribedTopic, Cli
         id: topic.id.to_string(),
         internal: topic.is_internal,
         partitions: described_partitions(topic, &earliest, &latest),
+        configs: client.topic_configs(name).await?.into_iter().map(DescribedConfig::from).collect(),
     })
 }
 
@@ -470,12 +482,19 @@ mod tests {
         assert!(matches!(parse("ls -b h:1").expect("valid").verb, Verb::List));
         assert!(matches!(parse("delete a b --yes").expect("valid").verb, Verb::Delete { yes: true, .. }));
         assert!(matches!(parse("truncate a --before end").expect("valid").verb, Verb::Truncate(_)));
+        assert!(matches!(parse("describe a b --all").expect("valid").verb, Verb::Describe { all: true, .. }));
+        assert!(matches!(parse("alter a --set k=v --unset j").expect("valid").verb, Verb::Alter(_)));
     }
 
     #[test]
     fn wrong_usage_is_refused() {
         for line in
             ["", "create", "create a -c novalue", "create a -p many", "drop a", "list -o yaml", "truncate a"]
+        {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        for line in
+            ["alter a", "alter --set k=v", "alter a b --set k=v", "alter a --set k", "alter a --unset"]
         {
             assert!(parse(line).is_err(), "{line}");
         }
@@ -497,6 +516,7 @@ mod tests {
             id: "AAAAAAAAAAAAAAAAAAAAAQ".to_owned(),
             internal: false,
             partitions: vec![partition(0, 1_005), partition(1, 5)],
+            configs: Vec::new(),
         };
         let text = description(&topic);
         assert!(text.starts_with("topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions\n"), "{text}");

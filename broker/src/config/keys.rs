@@ -1,5 +1,6 @@
 //! Owns what a configuration key is, and looking one up. The keys themselves are in `table.rs`.
 
+use super::layers::ConfigType;
 use super::table;
 
 /// Every key, in the order of the reference page.
@@ -84,6 +85,8 @@ pub enum Effect {
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
+    /// At once, by `IncrementalAlterConfigs` of the broker; what its own configuration says, at the next start.
+    Runtime,
     /// At the next start.
     Restart,
     /// Fixed when the data directory is first written.
@@ -117,6 +120,37 @@ pub fn suggest(name: &str) -> Option<&'static str> {
 }
 
 impl Kind {
+    /// The type as clients are told.
+    pub fn config_type(&self) -> ConfigType {
+        match *self {
+            Kind::Integer { maximum, .. }
+            | Kind::OptionalInteger { maximum, .. }
+            | Kind::Bytes { maximum, .. }
+            | Kind::Milliseconds { maximum, .. } => {
+                if maximum <= i64::from(i32::MAX) {
+                    ConfigType::Int
+                } else {
+                    ConfigType::Long
+                }
+            }
+            Kind::Boolean => ConfigType::Boolean,
+            Kind::Number => ConfigType::Double,
+            Kind::Listeners | Kind::AdvertisedListeners => ConfigType::List,
+            // `auto` and the like are no numbers.
+            Kind::AutoInteger { .. }
+            | Kind::AutoBytes { .. }
+            | Kind::Choice(_)
+            | Kind::Text { .. }
+            | Kind::Directory
+            | Kind::Address
+            | Kind::CpuList
+            | Kind::Features
+            | Kind::Memory
+            | Kind::LogFilter
+            | Kind::Alias(_) => ConfigType::String,
+        }
+    }
+
     /// The range as refusals and the reference print it.
     pub fn allowed(&self) -> String {
         match *self {

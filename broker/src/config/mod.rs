@@ -1,11 +1,14 @@
 //! Owns configuration: the keys, the syntax of `server.properties`, the layers above it, and the typed result.
 //! Nothing here looks at the machine except `load_from_process`, which reads what the other functions are given.
 //!
-//! Reading order: [`keys`] and `table`, [`properties`], [`environment`], [`value`], [`mod@load`], [`typed`].
+//! Reading order: [`keys`] and `table`, [`properties`], [`environment`], [`value`], [`mod@load`], [`typed`]; then what
+//! changes at run time: [`dynamic`], [`layers`].
 
+pub mod dynamic;
 pub mod environment;
 pub mod error;
 pub mod keys;
+pub mod layers;
 pub mod load;
 pub mod origin;
 pub mod properties;

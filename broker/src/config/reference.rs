@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::environment;
 use super::keys::{self, Effect, Key, Kind, Update};
+use crate::topic_config;
 
 /// The page `docs/reference/configuration.md`.
 pub fn markdown() -> String {
@@ -20,7 +21,24 @@ pub fn markdown() -> String {
                 .expect("a String takes every write");
         }
     }
+    topic_keys(&mut page);
     page
+}
+
+fn topic_keys(page: &mut String) {
+    page.push_str(TOPIC_HEAD);
+    for key in topic_config::keys() {
+        let default = if key.default.is_empty() { "(empty)" } else { key.default };
+        let server = key.server.map(|server| format!("`{server}`")).unwrap_or_default();
+        let allowed = match key.effect {
+            topic_config::Effect::Built => cell(&key.kind.allowed()),
+            topic_config::Effect::DefaultOnly(why) => format!("its default only: {}", cell(why)),
+            topic_config::Effect::Refused(why) => format!("nothing: {}", cell(why)),
+        };
+        let doc = cell(key.doc);
+        writeln!(page, "| `{}`<br>{doc} | {} | {server} | {allowed} |", key.name, cell(default))
+            .expect("a String takes every write");
+    }
 }
 
 /// What `ringlog config explain KEY` prints.
@@ -68,6 +86,7 @@ fn cell(text: &str) -> String {
 
 fn update_sentence(update: Update) -> &'static str {
     match update {
+        Update::Runtime => "at the next start; at once when altered as a config of the broker",
         Update::Restart => "at the next start",
         Update::Formatted => "fixed when the data directory is first written",
     }
@@ -88,6 +107,20 @@ values take a suffix: `KiB`, `MiB`, `GiB` (powers of 1024), `KB`, `MB`, `GB` (po
 
 An unknown key refuses the start (exit code 78) and names the key most like it. All mistakes are reported together.
 
+Keys that say so change while the broker runs: as configs of the broker (`kafka-configs.sh --alter --entity-type brokers`, any client's
+IncrementalAlterConfigs), for one node or, with an empty name, for all. What was set so is kept in the metadata and wins over the broker's
+own configuration, this node's before that of all; DescribeConfigs shows it, while `GET /config` shows what the broker was started with.
+
+";
+
+const TOPIC_HEAD: &str = "
+## Configs of topics
+
+Set at creation or later, by any client's IncrementalAlterConfigs, `kafka-configs.sh`, or `ringlog topic alter`; in force on every
+partition when the answer leaves. Where a topic has none of its own the broker's key holds. Anything else is refused with error 40.
+
+| Config | Default | Key of the broker | Allowed |
+|---|---|---|---|
 ";
 
 const NOT_BUILT_HEAD: &str = "

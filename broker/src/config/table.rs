@@ -26,6 +26,11 @@ const fn fixed(key: Key) -> Key {
     Key { update: Update::Formatted, ..key }
 }
 
+/// Changes at run time too.
+const fn dynamic(key: Key) -> Key {
+    Key { update: Update::Runtime, ..key }
+}
+
 const fn integer(minimum: i64, maximum: i64) -> Kind {
     Kind::Integer { minimum, maximum }
 }
@@ -167,12 +172,12 @@ pub(super) const ALL: &[Key] = &[
         "2147483647",
         "Client connections at once. The limit on open files bounds it too; the banner prints the result.",
     ),
-    built(
+    dynamic(built(
         "max.connections.per.ip",
         integer(1, I32_MAX),
         "2147483647",
         "Client connections at once from one address.",
-    ),
+    )),
     built(
         "connections.max.idle.ms",
         milliseconds(1000, i64::MAX),
@@ -267,12 +272,12 @@ pub(super) const ALL: &[Key] = &[
         ONE_NODE,
         "Replicas that must hold a record durably before acks=all is answered; never more than a topic has.",
     ),
-    built(
+    dynamic(built(
         "message.max.bytes",
         bytes(0, I32_MAX),
         "1048588",
         "The largest record batch, as it arrives: max.message.bytes of a topic.",
-    ),
+    )),
     not_built(
         "compression.type",
         Kind::Choice(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
@@ -280,36 +285,36 @@ pub(super) const ALL: &[Key] = &[
         "the broker does not recompress yet",
         "How the broker stores batches; `producer` keeps each as it came.",
     ),
-    built(
+    dynamic(built(
         "log.segment.bytes",
         bytes(MIB, I32_MAX),
         "1073741824",
         "A segment file is closed when it would grow beyond this.",
-    ),
-    built(
+    )),
+    dynamic(built(
         "log.index.interval.bytes",
         bytes(0, I32_MAX),
         "4096",
         "Log bytes between two entries of the offset index.",
-    ),
-    built(
+    )),
+    dynamic(built(
         "log.message.timestamp.type",
         Kind::Choice(&["CreateTime", "LogAppendTime"]),
         "CreateTime",
         "Whose clock stamps records: the producer's or the broker's.",
-    ),
-    built(
+    )),
+    dynamic(built(
         "log.message.timestamp.before.max.ms",
         milliseconds(0, i64::MAX),
         "9223372036854775807",
         "How far a CreateTime may lie in the past.",
-    ),
-    built(
+    )),
+    dynamic(built(
         "log.message.timestamp.after.max.ms",
         milliseconds(0, i64::MAX),
         "3600000",
         "How far a CreateTime may lie in the future.",
-    ),
+    )),
     built(
         "fetch.max.bytes",
         bytes(KIB, I32_MAX),
@@ -337,12 +342,12 @@ pub(super) const ALL: &[Key] = &[
         "The sequence state of an idempotent producer that was silent for so long is dropped.",
     ),
     // ---- retention, rolling, compaction
-    built(
+    dynamic(built(
         "log.retention.ms",
         optional_integer(-1, i64::MAX),
         "",
         "Age in milliseconds at which records may go, -1 = none; empty: log.retention.minutes holds.",
-    ),
+    )),
     built(
         "log.retention.minutes",
         optional_integer(-1, I32_MAX),
@@ -355,31 +360,31 @@ pub(super) const ALL: &[Key] = &[
         "168",
         "Age in hours at which records may go, -1 = none. Whole segments go once their newest record is older.",
     ),
-    built(
+    dynamic(built(
         "log.retention.bytes",
         bytes(-1, i64::MAX),
         "-1",
         "The oldest segments of a partition go while the others still hold this much; -1 = none.",
-    ),
+    )),
     built(
         "log.retention.check.interval.ms",
         milliseconds(1, i64::MAX),
         "300000",
         "How often retention looks at each partition.",
     ),
-    built(
+    dynamic(built(
         "log.roll.ms",
         optional_integer(1, i64::MAX),
         "",
         "Age in milliseconds at which a segment is closed; empty: log.roll.hours holds.",
-    ),
+    )),
     built("log.roll.hours", integer(1, I32_MAX), "168", "Age in hours at which a segment is closed."),
-    built(
+    dynamic(built(
         "log.roll.jitter.ms",
         optional_integer(0, i64::MAX),
         "",
         "A segment is closed up to so many milliseconds earlier, at random; empty: log.roll.jitter.hours holds.",
-    ),
+    )),
     built(
         "log.roll.jitter.hours",
         integer(0, I32_MAX),

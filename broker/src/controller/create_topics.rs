@@ -14,7 +14,9 @@ use super::METADATA_TOPIC_NAME;
 use super::machine::MetadataMachine;
 use super::names::{check_topic_name, collision_key, topic_id};
 use super::request::{ControllerReply, CreateTopics, CreatedTopic, NewTopic, Refusal};
-use crate::topic_config::{self, Overrides};
+use crate::config::dynamic::BatchBounds;
+use crate::config::layers::Overrides;
+use crate::topic_config;
 
 /// What the topics before in the same request take, for the checks of the next one.
 #[derive(Default)]
@@ -63,7 +65,7 @@ impl MetadataMachine {
 
     fn check_new_topic(&self, topic: &NewTopic, accepted: &Accepted) -> Result<Checked, Refusal> {
         self.check_name(&topic.name, accepted)?;
-        let overrides = check_configs(topic, self.settings.batch_bytes_max)?;
+        let overrides = check_configs(topic, &self.settings.bounds)?;
         let (partition_count, replication_factor) = self.check_placement(topic)?;
         if partition_count > PARTITIONS_PER_TOPIC_MAX {
             let text = format!(
@@ -118,7 +120,7 @@ impl MetadataMachine {
             let text = "Number of partitions was set to an invalid non-positive value.";
             return refuse(ErrorCode::InvalidPartitions, text);
         }
-        let defaults = &self.settings.defaults;
+        let defaults = &self.settings.base.topics;
         let or_default = |value: i32, default: i32| if value == -1 { default } else { value };
         let partition_count = or_default(topic.partition_count, defaults.partition_count);
         let replicas = or_default(topic.replication_factor.into(), defaults.replication_factor.into());
@@ -220,30 +222,38 @@ impl MetadataMachine {
             message: None,
             partition_count,
             replication_factor,
-            configs: topic_config::effective(&self.settings.defaults, &overrides),
+            configs: topic_config::report::effective(&self.runtime().topics, &self.layers(), &overrides),
         })
     }
 }
 
 /// Where a key is given twice the last value holds, as in Kafka.
-fn check_configs(topic: &NewTopic, batch_bytes_max: usize) -> Result<Overrides, Refusal> {
+fn check_configs(topic: &NewTopic, bounds: &BatchBounds) -> Result<Overrides, Refusal> {
     let mut overrides = Overrides::new();
     for (key, value) in &topic.configs {
-        topic_config::check(key, value.as_deref())
-            .map_err(|error| Refusal::new(ErrorCode::InvalidConfig, error.to_string()))?;
-        let value = value.as_deref().expect("check refuses a key without a value");
-        if key == "max.message.bytes"
-            && value.trim().parse::<usize>().is_ok_and(|bytes| bytes > batch_bytes_max)
-        {
-            let text = format!(
-                "max.message.bytes is {value}, and the journal takes batches of at most {batch_bytes_max} bytes: lower it, \
-                 or raise ringlog.journal.file.bytes of the broker"
-            );
-            return Err(Refusal::new(ErrorCode::InvalidConfig, text));
-        }
+        let value = check_config(key, value.as_deref(), bounds)?;
         overrides.insert(Arc::from(key.as_str()), Arc::from(value));
     }
     Ok(overrides)
+}
+
+/// The value as it is stored.
+pub(super) fn check_config<'a>(
+    key: &str,
+    value: Option<&'a str>,
+    bounds: &BatchBounds,
+) -> Result<&'a str, Refusal> {
+    let refuse = |text: String| Refusal::new(ErrorCode::InvalidConfig, text);
+    topic_config::check(key, value).map_err(|error| refuse(error.to_string()))?;
+    let value = value.expect("check refuses a key without a value").trim();
+    let bytes_max = bounds.journal_bytes_max;
+    if key == "max.message.bytes" && value.parse::<usize>().is_ok_and(|bytes| bytes > bytes_max) {
+        return Err(refuse(format!(
+            "max.message.bytes is {value}, and the journal takes batches of at most {bytes_max} bytes: lower it, or raise \
+             ringlog.journal.file.bytes of the broker"
+        )));
+    }
+    Ok(value)
 }
 
 fn duplicate_names(topics: &[NewTopic]) -> BTreeSet<String> {

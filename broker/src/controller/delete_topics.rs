@@ -57,7 +57,7 @@ impl MetadataMachine {
         duplicate: bool,
     ) -> Result<(String, TopicId), Refusal> {
         let refuse = |error, text: &str| Err(Refusal::new(error, text));
-        if !self.settings.defaults.deletion_enabled {
+        if !self.settings.base.topics.deletion_enabled {
             return refuse(
                 ErrorCode::TopicDeletionDisabled,
                 "Topic deletion is disabled (delete.topic.enable=false).",

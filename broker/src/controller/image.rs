@@ -10,7 +10,10 @@ use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition};
 
 use super::names::is_topic_name;
-use crate::topic_config::{Overrides, TopicConfig};
+use crate::config::dynamic::RuntimeSettings;
+use crate::config::layers::{Layers, Overrides};
+use crate::config::typed::EffectiveSetting;
+use crate::topic_config::TopicConfig;
 
 /// One topic. Cluster view, but for `config`, which holds this node's defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +25,7 @@ pub struct TopicImage {
     pub partition_count: i32,
     /// 1 or more.
     pub replication_factor: i16,
-    /// As given at creation.
+    /// As given last.
     pub overrides: Overrides,
     /// What the overrides come to with this node's defaults.
     pub config: TopicConfig,
@@ -43,7 +46,16 @@ pub struct MetadataImage {
     pub(super) nodes: BTreeMap<NodeId, Arc<NodeRecord>>,
     pub(super) partitions: u64,
     pub(super) next_producer_id: ProducerId,
+    /// What was set at run time on every node.
+    pub(super) cluster_configs: Arc<Overrides>,
+    /// What was set at run time on single nodes; none is empty.
+    pub(super) node_configs: BTreeMap<NodeId, Arc<Overrides>>,
+    /// What the node that made this image works by; `None` before the machine's first one.
+    pub(super) runtime: Option<Arc<RuntimeSettings>>,
 }
+
+/// Of a node without settings of its own.
+static NO_OVERRIDES: Overrides = Overrides::new();
 
 impl TopicImage {
     /// True for the number of one of its partitions.
@@ -120,6 +132,32 @@ impl MetadataImage {
         self.partitions
     }
 
+    /// What was set at run time on every node.
+    pub fn cluster_configs(&self) -> &Overrides {
+        &self.cluster_configs
+    }
+
+    /// What was set at run time on this node.
+    pub fn node_configs(&self, node: NodeId) -> &Overrides {
+        self.node_configs.get(&node).map_or(&NO_OVERRIDES, |configs| configs)
+    }
+
+    /// Where the values of a node's keys come from; `settings` is its own configuration.
+    pub fn layers<'a>(&'a self, node: NodeId, settings: &'a [EffectiveSetting]) -> Layers<'a> {
+        Layers { node: self.node_configs(node), cluster: self.cluster_configs(), settings }
+    }
+
+    /// What this node works by, with what was set at run time; `None` before the machine's first image.
+    pub fn runtime(&self) -> Option<&Arc<RuntimeSettings>> {
+        self.runtime.as_ref()
+    }
+
+    /// Puts a topic in the place of the one with its name and id.
+    pub(super) fn replace_topic(&mut self, topic: Arc<TopicImage>) {
+        self.topics_by_id.insert(topic.id, Arc::clone(&topic));
+        self.topics.insert(Arc::clone(&topic.name), topic);
+    }
+
     /// The first producer id that no block holds yet.
     pub fn next_producer_id(&self) -> ProducerId {
         self.next_producer_id
@@ -145,6 +183,7 @@ impl MetadataImage {
         let partitions =
             self.topics.values().map(|topic| u64::from(topic.partition_count.unsigned_abs())).sum::<u64>();
         assert_eq!(self.partitions, partitions, "partitions are counted");
+        assert!(self.node_configs.values().all(|configs| !configs.is_empty()), "no node has empty settings");
         assert!(self.next_producer_id >= ProducerId(0), "producer ids are not negative");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ringlog_flat::metadata::{
-    ClusterRecord, NodeRecord, ProducerIdsRecord, Record, RecordError, TopicRecord,
+    ClusterRecord, Configs, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, RecordError,
+    TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, ProducerId, TopicId};
@@ -16,16 +17,21 @@ use super::names::collision_key;
 use super::request::{
     ClusterMismatch, ControllerReply, ControllerRequest, InitializeCluster, ProducerIdBlock,
 };
-use crate::config::typed::TopicDefaults;
-use crate::topic_config::{Overrides, TopicConfig};
+use crate::config::dynamic::{BatchBounds, RuntimeSettings};
+use crate::config::layers::{Layers, Overrides};
+use crate::config::typed::EffectiveSetting;
+use crate::topic_config::TopicConfig;
 
 /// What this node's configuration says to the controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerSettings {
     pub node_id: NodeId,
-    pub defaults: TopicDefaults,
-    /// Largest batch that a journal file takes, in bytes: no topic may promise a larger one.
-    pub batch_bytes_max: usize,
+    /// Without what was set at run time.
+    pub base: RuntimeSettings,
+    /// No topic may promise a larger batch.
+    pub bounds: BatchBounds,
+    /// Each key as this node's configuration has it.
+    pub settings: Vec<EffectiveSetting>,
 }
 
 /// The controller's state. Lives on the core that leads the metadata partition; its image is shared with all.
@@ -46,6 +52,8 @@ pub enum ReplayError {
     Topic { name: String, id: TopicId },
     #[error("topic with id {id} is removed but does not exist")]
     UnknownTopic { id: TopicId },
+    #[error("topic with id {id} gets other configs but does not exist")]
+    ConfigsOfUnknownTopic { id: TopicId },
     #[error("cluster {given} is named after cluster {recorded}")]
     Cluster { recorded: String, given: String },
     #[error("producer ids go back from {next} to {given}")]
@@ -55,7 +63,19 @@ pub enum ReplayError {
 impl MetadataMachine {
     /// The machine before any record.
     pub fn new(settings: ControllerSettings) -> MetadataMachine {
-        MetadataMachine { settings, image: Arc::default(), alike: BTreeMap::new() }
+        let runtime = Some(Arc::new(settings.base.clone()));
+        let image = Arc::new(MetadataImage { runtime, ..MetadataImage::default() });
+        MetadataMachine { settings, image, alike: BTreeMap::new() }
+    }
+
+    /// What this node works by now.
+    pub(super) fn runtime(&self) -> &RuntimeSettings {
+        self.image.runtime.as_deref().unwrap_or(&self.settings.base)
+    }
+
+    /// Where the values of this node's keys come from.
+    pub(super) fn layers(&self) -> Layers<'_> {
+        self.image.layers(self.settings.node_id, &self.settings.settings)
     }
 
     fn initialize_cluster(&self, request: InitializeCluster) -> Outcome<ControllerReply> {
@@ -94,9 +114,8 @@ impl MetadataMachine {
         if exists || id.is_zero() || partitions < 1 || replication_factor < 1 {
             return Err(ReplayError::Topic { name, id });
         }
-        let overrides: Overrides =
-            configs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        let config = TopicConfig::resolve(&self.settings.defaults, &overrides);
+        let overrides = overrides(configs);
+        let config = TopicConfig::resolve(&self.runtime().topics, &overrides);
         let name: Arc<str> = name.into();
         if let Some(key) = collision_key(&name) {
             self.alike.entry(key).or_default().insert(Arc::clone(&name));
@@ -133,6 +152,46 @@ impl MetadataMachine {
         Ok(())
     }
 
+    fn set_topic_configs(&mut self, record: TopicConfigsRecord) -> Result<(), ReplayError> {
+        let id = TopicId(record.id);
+        let Some(topic) = self.image.topic_by_id(id) else {
+            return Err(ReplayError::ConfigsOfUnknownTopic { id });
+        };
+        let overrides = overrides(record.configs);
+        let config = TopicConfig::resolve(&self.runtime().topics, &overrides);
+        let topic = Arc::new(TopicImage { overrides, config, ..TopicImage::clone(topic) });
+        Arc::make_mut(&mut self.image).replace_topic(topic);
+        Ok(())
+    }
+
+    /// Topics without a value of their own follow the broker's.
+    fn set_node_configs(&mut self, record: NodeConfigsRecord) {
+        let configs = Arc::new(overrides(record.configs));
+        let image = Arc::make_mut(&mut self.image);
+        match record.node.map(NodeId) {
+            None => image.cluster_configs = configs,
+            Some(node) if configs.is_empty() => drop(image.node_configs.remove(&node)),
+            Some(node) => drop(image.node_configs.insert(node, configs)),
+        }
+        let layers = self.layers();
+        let runtime = self.settings.base.with(layers.cluster, layers.node);
+        if runtime == *self.runtime() {
+            return;
+        }
+        let changed: Vec<_> = self
+            .image
+            .topics()
+            .filter_map(|topic| {
+                let config = TopicConfig::resolve(&runtime.topics, &topic.overrides);
+                let changed = config != topic.config;
+                changed.then(|| Arc::new(TopicImage { config, ..TopicImage::clone(topic) }))
+            })
+            .collect();
+        let image = Arc::make_mut(&mut self.image);
+        changed.into_iter().for_each(|topic| image.replace_topic(topic));
+        image.runtime = Some(Arc::new(runtime));
+    }
+
     fn name_cluster(&mut self, record: ClusterRecord) -> Result<(), ReplayError> {
         let ClusterRecord { id: given, metadata_version } = record;
         if let Some(recorded) = self.image.cluster_id() {
@@ -158,6 +217,10 @@ impl MetadataMachine {
     }
 }
 
+fn overrides(configs: Configs) -> Overrides {
+    configs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}
+
 impl StateMachine for MetadataMachine {
     type Request = ControllerRequest;
     type Reply = ControllerReply;
@@ -169,6 +232,7 @@ impl StateMachine for MetadataMachine {
             ControllerRequest::InitializeCluster(request) => self.initialize_cluster(request),
             ControllerRequest::CreateTopics(request) => self.create_topics(request),
             ControllerRequest::DeleteTopics(request) => self.delete_topics(request),
+            ControllerRequest::AlterConfigs(request) => self.alter_configs(request),
             ControllerRequest::AllocateProducerIds { node } => self.allocate_producer_ids(node),
         }
     }
@@ -180,6 +244,8 @@ impl StateMachine for MetadataMachine {
             Record::Cluster(record) => self.name_cluster(record)?,
             Record::ProducerIds(record) => self.take_producer_ids(ProducerId(record.next))?,
             Record::Node(record) => self.register_node(record),
+            Record::TopicConfigs(record) => self.set_topic_configs(record)?,
+            Record::NodeConfigs(record) => self.set_node_configs(record),
         }
         Arc::make_mut(&mut self.image).next_offset = Offset(offset.0 + 1);
         Ok(())

@@ -4,7 +4,7 @@ use ringlog_flat::metadata::NodeRecord;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, ProducerId, TopicId};
 
-use crate::topic_config::EffectiveConfig;
+use crate::topic_config::report::EffectiveConfig;
 
 /// A change of metadata.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,6 +12,7 @@ pub enum ControllerRequest {
     InitializeCluster(InitializeCluster),
     CreateTopics(CreateTopics),
     DeleteTopics(DeleteTopics),
+    AlterConfigs(AlterConfigs),
     AllocateProducerIds { node: NodeId },
 }
 
@@ -21,6 +22,8 @@ pub enum ControllerReply {
     ClusterInitialized(Result<(), ClusterMismatch>),
     TopicsCreated(Vec<CreatedTopic>),
     TopicsDeleted(Vec<DeletedTopic>),
+    /// In the order of the request's resources.
+    ConfigsAltered(Vec<Result<(), Refusal>>),
     ProducerIds(Result<ProducerIdBlock, ErrorCode>),
 }
 
@@ -102,6 +105,41 @@ pub struct DeletedTopic {
     pub message: Option<String>,
 }
 
+/// Kafka's IncrementalAlterConfigs and AlterConfigs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlterConfigs {
+    pub resources: Vec<AlteredResource>,
+    /// Check everything, change nothing.
+    pub validate_only: bool,
+}
+
+/// One resource and what becomes of its configs: all of it or nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlteredResource {
+    /// Kafka's `ConfigResource.Type`.
+    pub kind: i8,
+    pub name: String,
+    pub change: ConfigChange,
+}
+
+/// What becomes of a resource's configs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConfigChange {
+    /// These and no others: AlterConfigs.
+    Replace(Vec<(String, Option<String>)>),
+    /// Each of these changes and nothing else: IncrementalAlterConfigs.
+    Each(Vec<ConfigStep>),
+}
+
+/// One change of one config.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigStep {
+    pub key: String,
+    /// Kafka's `AlterConfigOp.OpType`: 0 set, 1 delete, 2 append, 3 subtract.
+    pub operation: i8,
+    pub value: Option<String>,
+}
+
 /// Producer ids `first..first + count`, durable as given out: no other block, of any node or after any crash, holds one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProducerIdBlock {
@@ -111,9 +149,9 @@ pub struct ProducerIdBlock {
 
 /// An error with a text for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Refusal {
-    pub(super) error: ErrorCode,
-    pub(super) message: String,
+pub struct Refusal {
+    pub error: ErrorCode,
+    pub message: String,
 }
 
 impl Refusal {

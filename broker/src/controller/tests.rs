@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use ringlog_flat::metadata::{NodeRecord, Record, RemoveTopicRecord, TopicRecord};
+use ringlog_flat::metadata::{
+    NodeConfigsRecord, NodeRecord, Record, RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
+};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId};
 use ringlog_shard::limits::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
@@ -13,7 +15,11 @@ use ringlog_shard::state_machine::StateMachine;
 use super::machine::ReplayError;
 use super::request::*;
 use super::*;
+use crate::config::dynamic::{BatchBounds, RuntimeSettings};
 use crate::config::typed::TopicDefaults;
+use crate::topic_config::TopicConfig;
+
+mod alter_configs;
 
 const ME: i32 = 1;
 
@@ -26,7 +32,12 @@ struct Cluster {
 }
 
 fn settings(defaults: TopicDefaults) -> ControllerSettings {
-    ControllerSettings { node_id: NodeId(ME), defaults, batch_bytes_max: 8_000_000 }
+    ControllerSettings {
+        node_id: NodeId(ME),
+        base: RuntimeSettings { topics: defaults, connections_per_address_max: 100 },
+        bounds: BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 100_000_000 },
+        settings: Vec::new(),
+    }
 }
 
 fn new_topic(name: &str) -> NewTopic {
@@ -447,6 +458,8 @@ enum Step {
     Delete { name: String },
     DeleteById { place: usize },
     Allocate,
+    Alter { name: String, config: usize, replaces: bool },
+    AlterNode { is_every: bool, value: Option<u16> },
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -462,7 +475,16 @@ fn step() -> impl Strategy<Value = Step> {
         2 => name().prop_map(|name| Step::Delete { name }),
         1 => (0..8usize).prop_map(|place| Step::DeleteById { place }),
         1 => Just(Step::Allocate),
+        3 => (name(), 0..CONFIGS.len(), any::<bool>())
+            .prop_map(|(name, config, replaces)| Step::Alter { name, config, replaces }),
+        2 => (any::<bool>(), any::<Option<u16>>())
+            .prop_map(|(is_every, value)| Step::AlterNode { is_every, value }),
     ]
+}
+
+fn alter_one(cluster: &mut Cluster, resource: AlteredResource) {
+    let resources = vec![resource];
+    cluster.ask(ControllerRequest::AlterConfigs(AlterConfigs { resources, validate_only: false }));
 }
 
 const CONFIGS: [(&str, Option<&str>); 5] = [
@@ -510,6 +532,27 @@ proptest! {
                 Step::DeleteById { place } => {
                     let Some(id) = before.topics().nth(place).map(|topic| topic.id) else { continue };
                     prop_assert_eq!(cluster.delete(vec![by_id(id)])[0].error.code(), 0);
+                }
+                Step::Alter { name, config, replaces } => {
+                    let (key, value) = (CONFIGS[config].0.to_owned(), CONFIGS[config].1.map(str::to_owned));
+                    let change = if replaces {
+                        ConfigChange::Replace(vec![(key, value)])
+                    } else {
+                        ConfigChange::Each(vec![ConfigStep { key, operation: 0, value }])
+                    };
+                    alter_one(&mut cluster, AlteredResource { kind: 2, name, change });
+                }
+                Step::AlterNode { is_every, value } => {
+                    let operation = i8::from(value.is_none());
+                    let value = value.map(|value| value.to_string());
+                    let step = ConfigStep { key: "message.max.bytes".to_owned(), operation, value };
+                    let name = if is_every { String::new() } else { ME.to_string() };
+                    alter_one(&mut cluster, AlteredResource { kind: 4, name, change: ConfigChange::Each(vec![step]) });
+                    let image = cluster.machine.image();
+                    let defaults = &image.runtime().expect("it has one").topics;
+                    for topic in image.topics() {
+                        prop_assert_eq!(&topic.config, &TopicConfig::resolve(defaults, &topic.overrides));
+                    }
                 }
                 Step::Allocate => {
                     cluster.ask(ControllerRequest::AllocateProducerIds { node: NodeId(ME) });

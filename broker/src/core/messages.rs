@@ -8,8 +8,10 @@ use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_shard::mesh::{CoreId, Mesh, Query, Responder};
 use ringlog_shard::partition::IncomingBatch;
-use ringlog_shard::storage::LogPiece;
+use ringlog_shard::storage::{EpochEnd, LogPiece};
 
+use super::epochs::{EpochPart, EpochResult, ReaderEpochs};
+use super::quorum::QuorumState;
 use crate::controller::{ControllerReply, ControllerRequest, MetadataImage};
 use crate::observe::StageTimes;
 
@@ -44,6 +46,9 @@ pub enum CoreRequest {
         timeout: Duration,
     },
     LeaderEpochs(Vec<TopicPartition>),
+    EpochEnds(Vec<EpochPart>),
+    /// To the controller's core only: what DescribeQuorum tells.
+    Quorum,
     /// To the controller's core only.
     Controller(ControllerRequest),
     /// Take this image, open what it gives this core, and answer when all of that leads.
@@ -73,6 +78,8 @@ pub enum CoreReply {
     DeleteRecords(Vec<DeletedPart>),
     /// `None` where the partition has no leader here.
     LeaderEpochs(Vec<Option<LeaderEpoch>>),
+    EpochEnds(Vec<EpochResult>),
+    Quorum(Result<QuorumState, ErrorCode>),
     Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
     Done,
 }
@@ -123,6 +130,7 @@ impl ProducedPart {
 pub struct PositionPart {
     pub key: TopicPartition,
     pub from: Offset,
+    pub epochs: ReaderEpochs,
 }
 
 /// What a partition shows; `error` is `None` when it can be read from the position asked for.
@@ -133,12 +141,22 @@ pub struct PartitionState {
     pub high_watermark: Offset,
     pub leader_epoch: LeaderEpoch,
     pub available_bytes: u64,
+    /// What the reader read last is not in the log: where it must cut its own.
+    pub diverging: Option<EpochEnd>,
+}
+
+impl PartitionState {
+    /// There is an answer, whatever comes.
+    pub fn is_final(&self) -> bool {
+        self.error != ErrorCode::None || self.diverging.is_some()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPart {
     pub key: TopicPartition,
     pub from: Offset,
+    pub epochs: ReaderEpochs,
     pub bytes_max: u32,
     pub at_least_one: bool,
 }
@@ -209,6 +227,8 @@ mod tests {
             // Answered at once.
             CoreRequest::Available(_)
             | CoreRequest::LeaderEpochs(_)
+            | CoreRequest::EpochEnds(_)
+            | CoreRequest::Quorum
             | CoreRequest::Watch { .. }
             | CoreRequest::WatchFired { .. }
             | CoreRequest::CancelWatch { .. }

@@ -2,13 +2,15 @@
 //!
 //! Reading order: [`messages`] (what cores say to each other), [`serve`] (what a core does when asked), [`start`] (how a
 //! core comes up and goes down), [`images`] (how it takes new metadata), [`controller_host`] (the controller's place),
-//! [`watches`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
+//! [`watches`], [`epochs`], [`quorum`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
 
 pub mod controller_host;
 pub mod delete_records;
+pub mod epochs;
 pub mod images;
 pub mod messages;
 pub mod publish;
+pub mod quorum;
 pub mod refusals;
 pub mod serve;
 pub mod start;

@@ -13,11 +13,12 @@ use ringlog_shard::storage::{LogRead, ReadError};
 use ringlog_shard::store::ViewError;
 use ringlog_shard::waiters::{CommitGather, Watch};
 
+use super::epochs::{Position, epoch_error};
 use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, delete_records, images, refusals, start};
+use super::{Core, delete_records, epochs, images, quorum, refusals, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -37,6 +38,10 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::LeaderEpochs(keys) => {
             responder.respond(CoreReply::LeaderEpochs(leader_epochs(&core, &keys)))
         }
+        CoreRequest::EpochEnds(parts) => {
+            responder.respond(CoreReply::EpochEnds(epochs::epoch_ends(&core, &parts)))
+        }
+        CoreRequest::Quorum => responder.respond(CoreReply::Quorum(quorum::describe(&core))),
         CoreRequest::WatchFired { watch } => {
             core.home_watches.fire(watch);
             responder.respond(CoreReply::Done);
@@ -245,19 +250,31 @@ fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
                 high_watermark: Offset(-1),
                 leader_epoch: LeaderEpoch(-1),
                 available_bytes: 0,
+                diverging: None,
             };
         }
     };
+    let nothing = PartitionState {
+        error: ErrorCode::None,
+        log_start: view.log_start,
+        high_watermark: view.high_watermark,
+        leader_epoch: view.leader_epoch,
+        available_bytes: 0,
+        diverging: None,
+    };
+    match epochs::compare(core, part.key, &view, part.epochs, part.from) {
+        Position::Agrees => {}
+        Position::Diverges(end) => return PartitionState { diverging: Some(end), ..nothing },
+        Position::Error(error) => return PartitionState { error, ..nothing },
+    }
     let in_range = part.from >= view.log_start && part.from <= view.high_watermark;
     if view.is_cut_short
         && let Some(behind) = core.store.served_behind(part.key, part.from)
     {
         return PartitionState {
-            error: ErrorCode::None,
-            log_start: view.log_start,
             high_watermark: behind.acknowledged_end,
-            leader_epoch: view.leader_epoch,
             available_bytes: behind.available_bytes,
+            ..nothing
         };
     }
     let error = if view.is_cut_short && part.from >= view.high_watermark {
@@ -269,17 +286,9 @@ fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
     } else {
         ErrorCode::OffsetOutOfRange
     };
-    PartitionState {
-        error,
-        log_start: view.log_start,
-        high_watermark: view.high_watermark,
-        leader_epoch: view.leader_epoch,
-        available_bytes: if in_range {
-            core.store.available_bytes(part.key, part.from).unwrap_or(0)
-        } else {
-            0
-        },
-    }
+    let available_bytes =
+        if in_range { core.store.available_bytes(part.key, part.from).unwrap_or(0) } else { 0 };
+    PartitionState { error, available_bytes, ..nothing }
 }
 
 /// The epochs in which this core leads the partitions.
@@ -291,7 +300,7 @@ pub fn leader_epochs(core: &Core, keys: &[TopicPartition]) -> Vec<Option<LeaderE
 pub async fn read(core: &Rc<Core>, parts: &[ReadPart]) -> Vec<ReadResult> {
     let mut results = Vec::with_capacity(parts.len());
     for part in parts {
-        let mut state = state_of(core, &PositionPart { key: part.key, from: part.from });
+        let mut state = state_of(core, &PositionPart { key: part.key, from: part.from, epochs: part.epochs });
         let mut pieces = Vec::new();
         if state.error == ErrorCode::None
             && state.available_bytes > 0
@@ -341,7 +350,7 @@ fn watch_for(core: &Rc<Core>, id: WatchId, parts: &[PositionPart]) {
         }
         // What came between the look that found nothing and this registration counts as fired.
         let state = state_of(core, part);
-        ready |= state.error != ErrorCode::None || state.available_bytes > 0;
+        ready |= state.is_final() || state.available_bytes > 0;
     }
     let home = Rc::clone(core);
     let task = core.io.spawn(Priority::Foreground, async move {
@@ -355,14 +364,6 @@ fn watch_for(core: &Rc<Core>, id: WatchId, parts: &[PositionPart]) {
         }
     });
     core.foreign_watches.keep(id, task);
-}
-
-/// A client's belief about the leader's epoch against the truth (KIP-320).
-pub fn epoch_error(believed: LeaderEpoch, current: LeaderEpoch) -> Option<ErrorCode> {
-    if believed.0 < 0 || current.0 < 0 || believed == current {
-        return None;
-    }
-    Some(if believed < current { ErrorCode::FencedLeaderEpoch } else { ErrorCode::UnknownLeaderEpoch })
 }
 
 /// Resolves timestamps to offsets.

@@ -27,6 +27,7 @@ use super::messages::{CoreReply, CoreRequest};
 use super::watches::{ForeignWatches, HomeWatches};
 use super::{Core, controller_host, publish, serve};
 use crate::config::BrokerConfig;
+use crate::config::dynamic::{BatchBounds, RuntimeSettings};
 use crate::config::typed;
 use crate::controller::request::InitializeCluster;
 use crate::controller::{
@@ -185,8 +186,12 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
 async fn start_controller(core: &Rc<Core>, cluster_id: Arc<str>) -> Result<(), StartError> {
     let settings = ControllerSettings {
         node_id: core.config.node_id,
-        defaults: core.config.topics.clone(),
-        batch_bytes_max: core.store.storage().batch_bytes_max(),
+        base: RuntimeSettings::of(&core.config),
+        bounds: BatchBounds {
+            journal_bytes_max: core.store.storage().batch_bytes_max(),
+            request_bytes_max: core.config.limits.request_bytes_max,
+        },
+        settings: core.config.settings.clone(),
     };
     let controller = controller_host::start(core, MetadataMachine::new(settings)).await?;
     *core.controller.borrow_mut() = Some(controller.clone());

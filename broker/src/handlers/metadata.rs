@@ -81,7 +81,7 @@ pub(super) async fn handle(
 }
 
 /// The address that this client is told to connect to.
-fn advertised(core: &Core, connection: &Connection) -> (String, i32) {
+pub(super) fn advertised(core: &Core, connection: &Connection) -> (String, i32) {
     match core.config.listeners.first().map(|listener| &listener.advertised) {
         Some(Advertised::Fixed(address)) => (address.host.clone(), i32::from(address.port)),
         // What the client reached works for it, whatever name or route it took.

@@ -1,14 +1,18 @@
 //! What each request means: one file per API, each from a decoded request to an answer. Handlers read the metadata
 //! image and ask cores; they never touch a socket or a file.
 
+pub mod alter_configs;
 pub mod api_versions;
 pub mod create_topics;
 pub mod delete_records;
 pub mod delete_topics;
+pub mod describe_configs;
+pub mod describe_quorum;
 pub mod fetch;
 pub mod init_producer_id;
 pub mod list_offsets;
 pub mod metadata;
+pub mod offset_for_leader_epoch;
 pub mod produce;
 mod reply;
 mod spread;
@@ -124,6 +128,11 @@ pub async fn handle(
         ApiKey::DeleteTopics => delete_topics::handle(core, request).await?,
         ApiKey::DeleteRecords => delete_records::handle(core, request).await?,
         ApiKey::InitProducerId => init_producer_id::handle(core, request).await?,
+        ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(core, request).await?,
+        ApiKey::DescribeConfigs => describe_configs::handle(core, request)?,
+        ApiKey::AlterConfigs => alter_configs::handle_replacing(core, request).await?,
+        ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
+        ApiKey::DescribeQuorum => describe_quorum::handle(core, connection, request).await?,
         // `RequestHeader::decode` lets only served APIs through, and a test checks that each has an arm here.
         other => {
             tracing::error!(api = %other, "served by the table, but without a handler");

@@ -15,7 +15,7 @@ use crate::observe::snapshot::ShardSnapshot;
 use crate::observe::stage::STAGES;
 
 /// Above so many shards only the loop's time is shown for each; all else is added up under `shard="all"`.
-const SHARDS_SHOWN_MAX: usize = 28;
+const SHARDS_SHOWN_MAX: usize = 16;
 /// The most series that one scrape may hold; a test computes the worst case.
 pub const SERIES_MAX: usize = 5_000;
 

@@ -43,12 +43,12 @@ impl Acceptor {
     async fn place(&self, socket: Socket, peer: SocketAddr) {
         let core = &self.core;
         let limits = &core.config.limits;
-        let placed = core.connections.place(
-            peer.ip(),
-            core.core_count,
-            limits.connections_max,
-            limits.connections_per_address_max,
-        );
+        let image = core.image();
+        let per_address_max = image
+            .runtime()
+            .map_or(limits.connections_per_address_max, |runtime| runtime.connections_per_address_max);
+        let placed =
+            core.connections.place(peer.ip(), core.core_count, limits.connections_max, per_address_max);
         match placed {
             Err(turned_away) => {
                 core.observer.count(|metrics| metrics.connections_refused += 1);

@@ -12,8 +12,14 @@ const RECOMPRESSION: &str = "recompression is not built yet: batches stay as the
 const FLUSH: &str = "an acknowledged record is always durable first, so there is nothing to schedule";
 const REPLICATION: &str = "replication is not built yet: each partition has one replica";
 
-const fn built(name: &'static str, kind: Kind, default: &'static str, server: &'static str) -> TopicKey {
-    TopicKey { name, kind, default, server: Some(server), effect: Effect::Built }
+const fn built(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    server: &'static str,
+    doc: &'static str,
+) -> TopicKey {
+    TopicKey { name, kind, default, server: Some(server), effect: Effect::Built, doc }
 }
 
 /// Accepted at its default only.
@@ -23,8 +29,9 @@ const fn later(
     default: &'static str,
     server: Option<&'static str>,
     why: &'static str,
+    doc: &'static str,
 ) -> TopicKey {
-    TopicKey { name, kind, default, server, effect: Effect::DefaultOnly(why) }
+    TopicKey { name, kind, default, server, effect: Effect::DefaultOnly(why), doc }
 }
 
 const fn integer(minimum: i64, maximum: i64) -> Kind {
@@ -39,47 +46,48 @@ const NO_END: &str = "9223372036854775807";
 /// Sorted by name.
 #[rustfmt::skip]
 pub(super) const ALL: &[TopicKey] = &[
-    later("cleanup.policy", POLICIES, "delete", Some("log.cleanup.policy"), COMPACTION),
-    later("compression.gzip.level", integer(-1, 9), "-1", Some("compression.gzip.level"), RECOMPRESSION),
-    later("compression.lz4.level", integer(1, 17), "9", Some("compression.lz4.level"), RECOMPRESSION),
-    later("compression.type", CODECS, "producer", Some("compression.type"), RECOMPRESSION),
-    later("compression.zstd.level", integer(-131_072, 22), "3", Some("compression.zstd.level"), RECOMPRESSION),
-    later("delete.retention.ms", integer(0, i64::MAX), "86400000", Some("log.cleaner.delete.retention.ms"), COMPACTION),
-    later("errors.deadletterqueue.group.enable", Kind::Boolean, "false", None, "share groups are not built yet"),
-    later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "files go once the deletion is durable, and readers keep those that they hold"),
-    later("flush.messages", integer(1, i64::MAX), NO_END, Some("log.flush.interval.messages"), FLUSH),
-    later("flush.ms", integer(0, i64::MAX), NO_END, Some("log.flush.interval.ms"), FLUSH),
-    later("follower.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION),
-    built("index.interval.bytes", integer(0, I32_MAX), "4096", "log.index.interval.bytes"),
-    later("leader.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION),
-    later("local.retention.bytes", integer(-2, i64::MAX), "-2", Some("log.local.retention.bytes"), TIERING),
-    later("local.retention.ms", integer(-2, i64::MAX), "-2", Some("log.local.retention.ms"), TIERING),
-    later("max.compaction.lag.ms", integer(1, i64::MAX), NO_END, Some("log.cleaner.max.compaction.lag.ms"), COMPACTION),
-    built("max.message.bytes", integer(0, I32_MAX), "1048588", "message.max.bytes"),
-    built("message.timestamp.after.max.ms", integer(0, i64::MAX), "3600000", "log.message.timestamp.after.max.ms"),
-    built("message.timestamp.before.max.ms", integer(0, i64::MAX), NO_END, "log.message.timestamp.before.max.ms"),
-    built("message.timestamp.type", TIMESTAMPS, "CreateTime", "log.message.timestamp.type"),
-    later("min.cleanable.dirty.ratio", Kind::Fraction, "0.5", Some("log.cleaner.min.cleanable.ratio"), COMPACTION),
-    later("min.compaction.lag.ms", integer(0, i64::MAX), "0", Some("log.cleaner.min.compaction.lag.ms"), COMPACTION),
-    later("min.insync.replicas", integer(1, I32_MAX), "1", Some("min.insync.replicas"), REPLICATION),
-    later("preallocate", Kind::Boolean, "false", Some("log.preallocate"), "segments are extended ahead of their length already"),
-    later("remote.copy.lag.bytes", integer(-1, i64::MAX), "-1", None, TIERING),
-    later("remote.copy.lag.ms", integer(0, i64::MAX), "0", None, TIERING),
-    later("remote.log.copy.disable", Kind::Boolean, "false", None, TIERING),
-    later("remote.log.delete.on.disable", Kind::Boolean, "false", None, TIERING),
-    later("remote.storage.enable", Kind::Boolean, "false", None, TIERING),
-    built("retention.bytes", integer(-1, i64::MAX), "-1", "log.retention.bytes"),
-    built("retention.ms", integer(-1, i64::MAX), "604800000", "log.retention.ms"),
+    later("cleanup.policy", POLICIES, "delete", Some("log.cleanup.policy"), COMPACTION, "What becomes of old segments: they are deleted, compacted to the newest record of each key, or both."),
+    later("compression.gzip.level", integer(-1, 9), "-1", Some("compression.gzip.level"), RECOMPRESSION, "Level of gzip where the broker compresses."),
+    later("compression.lz4.level", integer(1, 17), "9", Some("compression.lz4.level"), RECOMPRESSION, "Level of lz4 where the broker compresses."),
+    later("compression.type", CODECS, "producer", Some("compression.type"), RECOMPRESSION, "How the broker stores batches; producer keeps each as it came."),
+    later("compression.zstd.level", integer(-131_072, 22), "3", Some("compression.zstd.level"), RECOMPRESSION, "Level of zstd where the broker compresses."),
+    later("delete.retention.ms", integer(0, i64::MAX), "86400000", Some("log.cleaner.delete.retention.ms"), COMPACTION, "How long a tombstone of a compacted topic stays, in milliseconds."),
+    later("errors.deadletterqueue.group.enable", Kind::Boolean, "false", None, "share groups are not built yet", "Whether share groups may write records that they reject to this topic."),
+    later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "files go once the deletion is durable, and readers keep those that they hold", "Wait before the file of a deleted segment goes, in milliseconds."),
+    later("flush.messages", integer(1, i64::MAX), NO_END, Some("log.flush.interval.messages"), FLUSH, "Records between two flushes of the log."),
+    later("flush.ms", integer(0, i64::MAX), NO_END, Some("log.flush.interval.ms"), FLUSH, "Time between two flushes of the log, in milliseconds."),
+    later("follower.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION, "Replicas whose fetching is throttled."),
+    built("index.interval.bytes", integer(0, I32_MAX), "4096", "log.index.interval.bytes", "Log bytes between two entries of the offset index."),
+    later("leader.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION, "Replicas whose sending is throttled."),
+    later("local.retention.bytes", integer(-2, i64::MAX), "-2", Some("log.local.retention.bytes"), TIERING, "Bytes of a partition that stay on local disks with tiered storage; -2: as retention.bytes."),
+    later("local.retention.ms", integer(-2, i64::MAX), "-2", Some("log.local.retention.ms"), TIERING, "Time that records stay on local disks with tiered storage, in milliseconds; -2: as retention.ms."),
+    later("max.compaction.lag.ms", integer(1, i64::MAX), NO_END, Some("log.cleaner.max.compaction.lag.ms"), COMPACTION, "Longest time that a record stays uncompacted, in milliseconds."),
+    built("max.message.bytes", integer(0, I32_MAX), "1048588", "message.max.bytes", "The largest record batch, as it arrives, in bytes."),
+    built("message.timestamp.after.max.ms", integer(0, i64::MAX), "3600000", "log.message.timestamp.after.max.ms", "How far a CreateTime may lie in the future, in milliseconds."),
+    built("message.timestamp.before.max.ms", integer(0, i64::MAX), NO_END, "log.message.timestamp.before.max.ms", "How far a CreateTime may lie in the past, in milliseconds."),
+    built("message.timestamp.type", TIMESTAMPS, "CreateTime", "log.message.timestamp.type", "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime)."),
+    later("min.cleanable.dirty.ratio", Kind::Fraction, "0.5", Some("log.cleaner.min.cleanable.ratio"), COMPACTION, "Share of the log that must be dirty before compaction."),
+    later("min.compaction.lag.ms", integer(0, i64::MAX), "0", Some("log.cleaner.min.compaction.lag.ms"), COMPACTION, "Shortest time that a record stays uncompacted, in milliseconds."),
+    later("min.insync.replicas", integer(1, I32_MAX), "1", Some("min.insync.replicas"), REPLICATION, "Replicas that must hold a record durably before acks=all is answered."),
+    later("preallocate", Kind::Boolean, "false", Some("log.preallocate"), "segments are extended ahead of their length already", "Whether a segment's file gets its full size at once."),
+    later("remote.copy.lag.bytes", integer(-1, i64::MAX), "-1", Some("log.remote.copy.lag.bytes"), TIERING, "Bytes that tiered storage may be behind; -1: none wait."),
+    later("remote.copy.lag.ms", integer(0, i64::MAX), "0", Some("log.remote.copy.lag.ms"), TIERING, "Time that tiered storage may be behind, in milliseconds."),
+    later("remote.log.copy.disable", Kind::Boolean, "false", None, TIERING, "Whether tiered storage only reads."),
+    later("remote.log.delete.on.disable", Kind::Boolean, "false", None, TIERING, "Whether switching tiered storage off deletes what it holds."),
+    later("remote.storage.enable", Kind::Boolean, "false", None, TIERING, "Whether segments go to tiered storage."),
+    built("retention.bytes", integer(-1, i64::MAX), "-1", "log.retention.bytes", "The oldest segments of a partition go while the others still hold this many bytes; -1 = none go for their size."),
+    built("retention.ms", integer(-1, i64::MAX), "604800000", "log.retention.ms", "Age in milliseconds at which whole segments go; -1 = none go for their age."),
     TopicKey {
         name: "ringlog.durability",
         kind: Kind::Choice(&["strict", "relaxed"]),
         default: "strict",
         server: Some("ringlog.durability"),
         effect: Effect::Refused("relaxed durability is not built yet: every acknowledged record is durable first"),
+        doc: "What acks=all promises: strict means durable on the commit quorum before the acknowledgement.",
     },
-    built("segment.bytes", integer(MIB, I32_MAX), "1073741824", "log.segment.bytes"),
-    later("segment.index.bytes", integer(4, I32_MAX), "10485760", Some("log.index.size.max.bytes"), "the offset index is in memory and bounded by its segment"),
-    built("segment.jitter.ms", integer(0, i64::MAX), "0", "log.roll.jitter.ms"),
-    built("segment.ms", integer(1, i64::MAX), "604800000", "log.roll.ms"),
-    later("unclean.leader.election.enable", Kind::Boolean, "false", Some("unclean.leader.election.enable"), REPLICATION),
+    built("segment.bytes", integer(MIB, I32_MAX), "1073741824", "log.segment.bytes", "A segment is closed when it would grow beyond this many bytes."),
+    later("segment.index.bytes", integer(4, I32_MAX), "10485760", Some("log.index.size.max.bytes"), "the offset index is in memory and bounded by its segment", "Size of Kafka's index file, in bytes."),
+    built("segment.jitter.ms", integer(0, i64::MAX), "0", "log.roll.jitter.ms", "A segment is closed up to so many milliseconds earlier, at random."),
+    built("segment.ms", integer(1, i64::MAX), "604800000", "log.roll.ms", "Age in milliseconds at which a segment is closed."),
+    later("unclean.leader.election.enable", Kind::Boolean, "false", Some("unclean.leader.election.enable"), REPLICATION, "Whether a replica that lags may lead."),
 ];

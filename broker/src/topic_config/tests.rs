@@ -1,8 +1,14 @@
 //! Rules of topic configs, one test each.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
+use super::report::{effective, synonyms};
 use super::*;
+use crate::config::Origin;
+use crate::config::layers::{ConfigSource, Layers};
+use crate::config::typed::EffectiveSetting;
 
 pub(crate) fn defaults() -> TopicDefaults {
     TopicDefaults {
@@ -206,17 +212,49 @@ fn an_override_that_only_another_build_accepts_is_passed_over() {
 
 #[test]
 fn each_effective_config_tells_where_it_comes_from() {
-    let defaults = TopicDefaults { index_interval_bytes: 100, ..defaults() };
-    let all = effective(&defaults, &overrides(&[("segment.bytes", "1048576")]));
+    let defaults =
+        TopicDefaults { index_interval_bytes: 100, retention_ms: 7, message_bytes_max: 9, ..defaults() };
+    let setting = |key, value: &str| EffectiveSetting { key, value: value.to_owned(), origin: Origin::Set };
+    let settings = [setting("log.index.interval.bytes", "100")];
+    let (node, cluster) = (overrides(&[("log.retention.ms", "7")]), overrides(&[("message.max.bytes", "9")]));
+    let layers = Layers { node: &node, cluster: &cluster, settings: &settings };
+    let all = effective(&defaults, &layers, &overrides(&[("segment.bytes", " 1048576")]));
     let of = |name: &str| {
         let config = all.iter().find(|config| config.name == name).expect("every key is reported");
         (config.value.as_str(), config.source)
     };
     assert_eq!(all.len(), 36);
     assert_eq!(of("segment.bytes"), ("1048576", ConfigSource::Topic));
-    assert_eq!(of("index.interval.bytes"), ("100", ConfigSource::Broker));
+    assert_eq!(of("retention.ms"), ("7", ConfigSource::Node));
+    assert_eq!(of("max.message.bytes"), ("9", ConfigSource::Cluster));
+    assert_eq!(of("index.interval.bytes"), ("100", ConfigSource::Static));
     assert_eq!(of("cleanup.policy"), ("delete", ConfigSource::Default));
     assert_eq!(ConfigSource::Default as i8, 5);
+}
+
+/// As Kafka 4.4 reports them of a fresh broker.
+#[test]
+fn what_else_a_value_could_be_is_told_the_strongest_first() {
+    let none = Overrides::new();
+    let layers = Layers { node: &none, cluster: &none, settings: &[] };
+    let check = |name: &str, set: &[(&str, &str)], expected: &[(&str, &str)]| {
+        let found = synonyms(find(name).expect("a key"), &layers, &overrides(set));
+        let found: Vec<_> = found.iter().map(|found| (found.name, found.value.as_str())).collect();
+        assert_eq!(found, expected, "{name}");
+    };
+    check("max.message.bytes", &[], &[("message.max.bytes", "1048588")]);
+    let both = [("max.message.bytes", "5"), ("message.max.bytes", "1048588")];
+    check("max.message.bytes", &[("max.message.bytes", "5")], &both);
+    check("retention.ms", &[], &[]);
+    check("segment.jitter.ms", &[], &[]);
+    check("flush.ms", &[], &[]);
+    check("remote.storage.enable", &[], &[]);
+    check("compression.zstd.level", &[], &[("compression.zstd.level", "3")]);
+}
+
+#[test]
+fn every_key_says_what_it_is_for() {
+    assert!(keys().iter().all(|key| key.doc.ends_with('.')));
 }
 
 proptest! {

@@ -11,6 +11,9 @@ pub const RECORD_VERSION: u16 = 1;
 /// Most tables in one record: a topic's configs are some forty.
 const TABLES_MAX: usize = 1024;
 
+/// The number that stands for every node.
+const EVERY_NODE: i32 = -1;
+
 /// One record of the metadata log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
@@ -19,7 +22,12 @@ pub enum Record {
     Cluster(ClusterRecord),
     ProducerIds(ProducerIdsRecord),
     Node(NodeRecord),
+    TopicConfigs(TopicConfigsRecord),
+    NodeConfigs(NodeConfigsRecord),
 }
+
+/// Key and value of each config, in the order given.
+pub type Configs = Vec<(String, String)>;
 
 /// A topic came into being.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,8 +36,8 @@ pub struct TopicRecord {
     pub id: [u8; 16],
     pub partitions: i32,
     pub replication_factor: i16,
-    /// Key and value of each override, in the order given.
-    pub configs: Vec<(String, String)>,
+    /// Overrides only.
+    pub configs: Configs,
 }
 
 /// A topic and all its partitions went away.
@@ -62,6 +70,21 @@ pub struct NodeRecord {
     pub host: String,
     pub port: u16,
     pub rack: Option<String>,
+}
+
+/// The overrides of a topic from here on, all of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopicConfigsRecord {
+    pub id: [u8; 16],
+    pub configs: Configs,
+}
+
+/// The dynamic configs of a node from here on, all of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeConfigsRecord {
+    /// `None` = of every node.
+    pub node: Option<i32>,
+    pub configs: Configs,
 }
 
 /// Bytes that are no record this build understands.
@@ -126,6 +149,16 @@ impl Record {
                 let args = wire::NodeArgs { id: *id, directory: Some(&directory), host, port: *port, rack };
                 (wire::Body::Node, wire::Node::create(builder, &args).as_union_value())
             }
+            Record::TopicConfigs(TopicConfigsRecord { id, configs }) => {
+                let configs = Some(build_configs(builder, configs));
+                let args = wire::TopicConfigsArgs { id: Some(&wire::Id::new(id)), configs };
+                (wire::Body::TopicConfigs, wire::TopicConfigs::create(builder, &args).as_union_value())
+            }
+            Record::NodeConfigs(NodeConfigsRecord { node, configs }) => {
+                let configs = Some(build_configs(builder, configs));
+                let args = wire::NodeConfigsArgs { node: node.unwrap_or(EVERY_NODE), configs };
+                (wire::Body::NodeConfigs, wire::NodeConfigs::create(builder, &args).as_union_value())
+            }
         }
     }
 
@@ -155,25 +188,42 @@ impl Record {
                     rack: node.rack().map(str::to_owned),
                 })
             }
+            wire::Body::TopicConfigs => {
+                let changed = record.body_as_topic_configs()?;
+                let (id, configs) = (changed.id().bytes().into(), read_configs(changed.configs()));
+                Record::TopicConfigs(TopicConfigsRecord { id, configs })
+            }
+            wire::Body::NodeConfigs => {
+                let changed = record.body_as_node_configs()?;
+                let node = Some(changed.node()).filter(|node| *node != EVERY_NODE);
+                Record::NodeConfigs(NodeConfigsRecord { node, configs: read_configs(changed.configs()) })
+            }
             _ => return None,
         })
     }
 }
 
+type WireConfigs<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<wire::ConfigEntry<'a>>>;
+
+fn build_configs<'a>(builder: &mut FlatBufferBuilder<'a>, configs: &Configs) -> WIPOffset<WireConfigs<'a>> {
+    let entries: Vec<_> = configs
+        .iter()
+        .map(|(key, value)| {
+            let (key, value) = (builder.create_string(key), builder.create_string(value));
+            wire::ConfigEntry::create(builder, &wire::ConfigEntryArgs { key: Some(key), value: Some(value) })
+        })
+        .collect();
+    builder.create_vector(&entries)
+}
+
+fn read_configs(configs: Option<WireConfigs<'_>>) -> Configs {
+    let entries = configs.into_iter().flatten();
+    entries.map(|entry| (entry.key().to_owned(), entry.value().to_owned())).collect()
+}
+
 impl TopicRecord {
     fn build<'a>(&self, builder: &mut FlatBufferBuilder<'a>) -> WIPOffset<wire::Topic<'a>> {
-        let configs: Vec<_> = self
-            .configs
-            .iter()
-            .map(|(key, value)| {
-                let (key, value) = (builder.create_string(key), builder.create_string(value));
-                wire::ConfigEntry::create(
-                    builder,
-                    &wire::ConfigEntryArgs { key: Some(key), value: Some(value) },
-                )
-            })
-            .collect();
-        let configs = Some(builder.create_vector(&configs));
+        let configs = Some(build_configs(builder, &self.configs));
         let name = Some(builder.create_string(&self.name));
         let (partitions, replication_factor) = (self.partitions, self.replication_factor);
         let id = wire::Id::new(&self.id);
@@ -182,13 +232,12 @@ impl TopicRecord {
     }
 
     fn read(topic: wire::Topic<'_>) -> TopicRecord {
-        let configs = topic.configs().into_iter().flatten();
         TopicRecord {
             name: topic.name().to_owned(),
             id: topic.id().bytes().into(),
             partitions: topic.partitions(),
             replication_factor: topic.replication_factor(),
-            configs: configs.map(|entry| (entry.key().to_owned(), entry.value().to_owned())).collect(),
+            configs: read_configs(topic.configs()),
         }
     }
 }
@@ -196,6 +245,15 @@ impl TopicRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GOLDEN_TOPIC: &str = "1000000000000a000e000600050008000a000000000101001400000000000e00240008000c001c00060020000e000000\
+        000001001c000000070707070707070707070707070707070300000010000000060000006f7264657273000001000000\
+        0c00000008000c0004000800080000001400000004000000040000003230343800000000110000006d61782e6d657373\
+        6167652e6279746573000000";
+    const GOLDEN_REMOVE_TOPIC: &str = "1000000000000a000e000600050008000a000000000201000c0000000000060014000400060000000101010101010101\
+        0101010101010101";
+    const GOLDEN_NODE: &str = "1000000000000a000c000600050008000a00000000050100100000000c00200008000c001c0006000c00000000008423\
+        0100000009090909090909090909090909090909040000000800000062726f6b65722d3100000000";
 
     fn samples() -> Vec<Record> {
         let configs = vec![
@@ -207,7 +265,7 @@ mod tests {
             id: [7; 16],
             partitions: 3,
             replication_factor: 1,
-            configs,
+            configs: configs.clone(),
         };
         let node = NodeRecord {
             id: 1,
@@ -217,6 +275,10 @@ mod tests {
             rack: Some("a".to_owned()),
         };
         vec![
+            Record::TopicConfigs(TopicConfigsRecord { id: [7; 16], configs: configs.clone() }),
+            Record::TopicConfigs(TopicConfigsRecord { id: [7; 16], configs: Vec::new() }),
+            Record::NodeConfigs(NodeConfigsRecord { node: Some(3), configs: configs.clone() }),
+            Record::NodeConfigs(NodeConfigsRecord { node: None, configs: configs.clone() }),
             Record::Topic(topic.clone()),
             Record::Topic(TopicRecord { name: String::new(), configs: Vec::new(), partitions: 0, ..topic }),
             Record::RemoveTopic(RemoveTopicRecord { id: [1; 16] }),
@@ -232,6 +294,27 @@ mod tests {
         for record in samples() {
             assert_eq!(Record::decode(&record.encode()), Ok(record));
         }
+    }
+
+    /// Written by the builds before configs could be altered. A record of a landed format is read for ever.
+    #[test]
+    fn records_of_the_first_format_still_read_and_are_still_written_so() {
+        let node =
+            NodeRecord { id: 1, directory: [9; 16], host: "broker-1".to_owned(), port: 9092, rack: None };
+        let configs = vec![("max.message.bytes".to_owned(), "2048".to_owned())];
+        let (name, id) = ("orders".to_owned(), [7; 16]);
+        let topic = TopicRecord { name, id, partitions: 3, replication_factor: 1, configs };
+        for (record, golden) in [
+            (Record::Topic(topic), GOLDEN_TOPIC),
+            (Record::RemoveTopic(RemoveTopicRecord { id: [1; 16] }), GOLDEN_REMOVE_TOPIC),
+            (Record::Node(node), GOLDEN_NODE),
+        ] {
+            assert_eq!(hex(&record.encode()), golden, "{record:?}");
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     #[test]

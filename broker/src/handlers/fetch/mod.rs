@@ -13,7 +13,7 @@ use ringlog_io::HangUp;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use ringlog_protocol::messages::fetch::{
-    FetchRequest, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch, PartitionData,
+    EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch, PartitionData,
 };
 use ringlog_protocol::wire::{FileRange, Piece, Records};
 use ringlog_shard::egress::Outgoing;
@@ -24,8 +24,8 @@ use super::reply::{reply, reply_with_sources};
 use super::topics::{self, TopicLookup};
 use super::{Request, RequestError, RequestInfo};
 use crate::core::Core;
+use crate::core::epochs::ReaderEpochs;
 use crate::core::messages::{PartitionState, PositionPart, ReadPart, ReadResult};
-use crate::core::serve::epoch_error;
 use crate::observe::stage::Stage;
 use crate::server::Connection;
 use crate::server::replies::Answer;
@@ -37,7 +37,6 @@ struct Asked {
     topic: usize,
     index: i32,
     position: Result<PositionPart, ErrorCode>,
-    believed_epoch: LeaderEpoch,
     bytes_max: u32,
 }
 
@@ -99,12 +98,15 @@ fn resolve(core: &Core, fetch: &FetchRequest<'_>, version: i16) -> (Vec<TopicLoo
             let position = topics::partition(&topic, partition.partition).map(|image| PositionPart {
                 key: TopicPartition { topic: image.id, partition: PartitionIndex(partition.partition) },
                 from: Offset(partition.fetch_offset),
+                epochs: ReaderEpochs {
+                    believed: LeaderEpoch(partition.current_leader_epoch),
+                    last_fetched: LeaderEpoch(partition.last_fetched_epoch),
+                },
             });
             asked.push(Asked {
                 topic: topics.len(),
                 index: partition.partition,
                 position,
-                believed_epoch: LeaderEpoch(partition.current_leader_epoch),
                 bytes_max: u32::try_from(partition.partition_max_bytes).unwrap_or(0),
             });
         }
@@ -120,11 +122,7 @@ fn share(asked: &[Asked], states: &[PartitionState], bytes_max: u32) -> Vec<Read
         .zip(states)
         .map(|((asked, _), state)| Wanted {
             partition_bytes_max: asked.bytes_max,
-            available_bytes: if epoch_error(asked.believed_epoch, state.leader_epoch).is_some() {
-                0
-            } else {
-                state.available_bytes
-            },
+            available_bytes: state.available_bytes,
         })
         .collect();
     known()
@@ -132,6 +130,7 @@ fn share(asked: &[Asked], states: &[PartitionState], bytes_max: u32) -> Vec<Read
         .map(|((_, position), Grant { bytes_max, at_least_one })| ReadPart {
             key: position.key,
             from: position.from,
+            epochs: position.epochs,
             bytes_max,
             at_least_one,
         })
@@ -197,17 +196,22 @@ fn partition_data<'a>(
     sources: &mut Vec<Option<Outgoing>>,
 ) -> PartitionData<'a> {
     let ReadResult { state, pieces } = result;
-    if let Some(error) = epoch_error(asked.believed_epoch, state.leader_epoch) {
+    if matches!(state.error, ErrorCode::FencedLeaderEpoch | ErrorCode::UnknownLeaderEpoch) {
         let leader =
             LeaderIdAndEpoch { leader_id: core.config.node_id.0, leader_epoch: state.leader_epoch.0 };
-        return PartitionData { current_leader: leader, ..failed_partition(asked.index, error) };
+        return PartitionData { current_leader: leader, ..failed_partition(asked.index, state.error) };
     }
     if !matches!(state.error, ErrorCode::None | ErrorCode::OffsetOutOfRange) {
         return failed_partition(asked.index, state.error);
     }
+    let diverging_epoch = state.diverging.map_or_else(EpochEndOffset::default, |end| EpochEndOffset {
+        epoch: end.epoch.0,
+        end_offset: end.end_offset.0,
+    });
     PartitionData {
         partition_index: asked.index,
         error_code: state.error.code(),
+        diverging_epoch,
         high_watermark: state.high_watermark.0,
         last_stable_offset: state.high_watermark.0,
         log_start_offset: state.log_start.0,

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use ringlog_io::Monotonic;
-use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::LeaderEpoch;
 use ringlog_shard::waiters::Watch;
 
 use crate::core::Core;
+use crate::core::epochs::ReaderEpochs;
 use crate::core::messages::{CoreReply, CoreRequest, PartitionState, PositionPart, ReadPart, ReadResult};
 use crate::core::serve;
 use crate::handlers::spread::{self, ForCore};
@@ -36,7 +37,7 @@ pub(super) async fn until_enough(
     loop {
         let states = look(core, &groups).await;
         let available: u64 = states.iter().map(|state| state.available_bytes).sum();
-        let failed = states.iter().any(|state| state.error != ErrorCode::None);
+        let failed = states.iter().any(PartitionState::is_final);
         if at_once
             || failed
             || available >= bytes_min
@@ -95,6 +96,8 @@ async fn wait_for_more(
         let seen = |(part, place): (&PositionPart, &usize)| PositionPart {
             key: part.key,
             from: if states[*place].available_bytes > 0 { states[*place].high_watermark } else { part.from },
+            // Compared at its own position already; at another one it would not hold.
+            epochs: ReaderEpochs { last_fetched: LeaderEpoch::NONE, ..part.epochs },
         };
         let parts = group.parts.iter().zip(&group.places).map(seen).collect();
         core.mesh.call(group.core, CoreRequest::Watch { watch, parts }).await;

@@ -15,16 +15,18 @@ pub mod metadata {
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_BODY: u8 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_BODY: u8 = 5;
+pub const ENUM_MAX_BODY: u8 = 7;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_BODY: [Body; 6] = [
+pub const ENUM_VALUES_BODY: [Body; 8] = [
   Body::NONE,
   Body::Topic,
   Body::RemoveTopic,
   Body::Cluster,
   Body::ProducerIds,
   Body::Node,
+  Body::TopicConfigs,
+  Body::NodeConfigs,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -38,9 +40,11 @@ impl Body {
   pub const Cluster: Self = Self(3);
   pub const ProducerIds: Self = Self(4);
   pub const Node: Self = Self(5);
+  pub const TopicConfigs: Self = Self(6);
+  pub const NodeConfigs: Self = Self(7);
 
   pub const ENUM_MIN: u8 = 0;
-  pub const ENUM_MAX: u8 = 5;
+  pub const ENUM_MAX: u8 = 7;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::NONE,
     Self::Topic,
@@ -48,6 +52,8 @@ impl Body {
     Self::Cluster,
     Self::ProducerIds,
     Self::Node,
+    Self::TopicConfigs,
+    Self::NodeConfigs,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -58,6 +64,8 @@ impl Body {
       Self::Cluster => Some("Cluster"),
       Self::ProducerIds => Some("ProducerIds"),
       Self::Node => Some("Node"),
+      Self::TopicConfigs => Some("TopicConfigs"),
+      Self::NodeConfigs => Some("NodeConfigs"),
       _ => None,
     }
   }
@@ -975,6 +983,238 @@ impl ::core::fmt::Debug for Node<'_> {
       ds.finish()
   }
 }
+pub enum TopicConfigsOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+/// The overrides of a topic from here on, all of them.
+pub struct TopicConfigs<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for TopicConfigs<'a> {
+  type Inner = TopicConfigs<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> TopicConfigs<'a> {
+  pub const VT_ID: ::flatbuffers::VOffsetT = 4;
+  pub const VT_CONFIGS: ::flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    TopicConfigs { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args TopicConfigsArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<TopicConfigs<'bldr>> {
+    let mut builder = TopicConfigsBuilder::new(_fbb);
+    if let Some(x) = args.configs { builder.add_configs(x); }
+    if let Some(x) = args.id { builder.add_id(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn id(&self) -> &'a Id {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Id>(TopicConfigs::VT_ID, None).unwrap()}
+  }
+  /// Sorted by key.
+  #[inline]
+  pub fn configs(&self) -> Option<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>(TopicConfigs::VT_CONFIGS, None)}
+  }
+}
+
+impl ::flatbuffers::Verifiable for TopicConfigs<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Id>("id", Self::VT_ID, true)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>("configs", Self::VT_CONFIGS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct TopicConfigsArgs<'a> {
+    pub id: Option<&'a Id>,
+    pub configs: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>>>,
+}
+impl<'a> Default for TopicConfigsArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    TopicConfigsArgs {
+      id: None, // required field
+      configs: None,
+    }
+  }
+}
+
+pub struct TopicConfigsBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> TopicConfigsBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_id(&mut self, id: &Id) {
+    self.fbb_.push_slot_always::<&Id>(TopicConfigs::VT_ID, id);
+  }
+  #[inline]
+  pub fn add_configs(&mut self, configs: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<ConfigEntry<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(TopicConfigs::VT_CONFIGS, configs);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> TopicConfigsBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    TopicConfigsBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<TopicConfigs<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, TopicConfigs::VT_ID,"id");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for TopicConfigs<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("TopicConfigs");
+      ds.field("id", &self.id());
+      ds.field("configs", &self.configs());
+      ds.finish()
+  }
+}
+pub enum NodeConfigsOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+/// The dynamic configs of a node from here on, all of them.
+pub struct NodeConfigs<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for NodeConfigs<'a> {
+  type Inner = NodeConfigs<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> NodeConfigs<'a> {
+  pub const VT_NODE: ::flatbuffers::VOffsetT = 4;
+  pub const VT_CONFIGS: ::flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    NodeConfigs { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args NodeConfigsArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<NodeConfigs<'bldr>> {
+    let mut builder = NodeConfigsBuilder::new(_fbb);
+    if let Some(x) = args.configs { builder.add_configs(x); }
+    builder.add_node(args.node);
+    builder.finish()
+  }
+
+
+  /// -1 = of every node.
+  #[inline]
+  pub fn node(&self) -> i32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i32>(NodeConfigs::VT_NODE, Some(0)).unwrap()}
+  }
+  /// Sorted by key.
+  #[inline]
+  pub fn configs(&self) -> Option<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>(NodeConfigs::VT_CONFIGS, None)}
+  }
+}
+
+impl ::flatbuffers::Verifiable for NodeConfigs<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<i32>("node", Self::VT_NODE, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>("configs", Self::VT_CONFIGS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct NodeConfigsArgs<'a> {
+    pub node: i32,
+    pub configs: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>>>,
+}
+impl<'a> Default for NodeConfigsArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    NodeConfigsArgs {
+      node: 0,
+      configs: None,
+    }
+  }
+}
+
+pub struct NodeConfigsBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> NodeConfigsBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_node(&mut self, node: i32) {
+    self.fbb_.push_slot::<i32>(NodeConfigs::VT_NODE, node, 0);
+  }
+  #[inline]
+  pub fn add_configs(&mut self, configs: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<ConfigEntry<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(NodeConfigs::VT_CONFIGS, configs);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> NodeConfigsBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    NodeConfigsBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<NodeConfigs<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for NodeConfigs<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("NodeConfigs");
+      ds.field("node", &self.node());
+      ds.field("configs", &self.configs());
+      ds.finish()
+  }
+}
 pub enum RecordOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1104,6 +1344,34 @@ impl<'a> Record<'a> {
     }
   }
 
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn body_as_topic_configs(&self) -> Option<TopicConfigs<'a>> {
+    if self.body_type() == Body::TopicConfigs {
+      let u = self.body();
+      // Safety:
+      // Created from a valid Table for this object
+      // Which contains a valid union in this slot
+      Some(unsafe { TopicConfigs::init_from_table(u) })
+    } else {
+      None
+    }
+  }
+
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn body_as_node_configs(&self) -> Option<NodeConfigs<'a>> {
+    if self.body_type() == Body::NodeConfigs {
+      let u = self.body();
+      // Safety:
+      // Created from a valid Table for this object
+      // Which contains a valid union in this slot
+      Some(unsafe { NodeConfigs::init_from_table(u) })
+    } else {
+      None
+    }
+  }
+
 }
 
 impl ::flatbuffers::Verifiable for Record<'_> {
@@ -1120,6 +1388,8 @@ impl ::flatbuffers::Verifiable for Record<'_> {
           Body::Cluster => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<Cluster>>("Body::Cluster", pos),
           Body::ProducerIds => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<ProducerIds>>("Body::ProducerIds", pos),
           Body::Node => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<Node>>("Body::Node", pos),
+          Body::TopicConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<TopicConfigs>>("Body::TopicConfigs", pos),
+          Body::NodeConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<NodeConfigs>>("Body::NodeConfigs", pos),
           _ => Ok(()),
         }
      })?
@@ -1212,6 +1482,20 @@ impl ::core::fmt::Debug for Record<'_> {
         },
         Body::Node => {
           if let Some(x) = self.body_as_node() {
+            ds.field("body", &x)
+          } else {
+            ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        Body::TopicConfigs => {
+          if let Some(x) = self.body_as_topic_configs() {
+            ds.field("body", &x)
+          } else {
+            ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        Body::NodeConfigs => {
+          if let Some(x) = self.body_as_node_configs() {
             ds.field("body", &x)
           } else {
             ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")

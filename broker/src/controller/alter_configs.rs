@@ -1,0 +1,302 @@
+//! AlterConfigs and IncrementalAlterConfigs, decided as Kafka 4.4's `ConfigAdminManager` and `ConfigurationControlManager` do: each
+//! resource all or nothing. Where Kafka takes what would have no effect (a key that nobody knows, a setting that is not built) it is
+//! refused here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ringlog_flat::metadata::{Configs, NodeConfigsRecord, Record, TopicConfigsRecord};
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::NodeId;
+use ringlog_shard::limits::{CONFIG_RESOURCES_PER_REQUEST_MAX, MACHINE_PROPOSAL_BYTES_MAX};
+use ringlog_shard::state_machine::Outcome;
+
+use super::create_topics::check_config;
+use super::image::TopicImage;
+use super::machine::MetadataMachine;
+use super::names::check_topic_name;
+use super::request::{AlterConfigs, AlteredResource, ConfigChange, ConfigStep, ControllerReply, Refusal};
+use crate::config::dynamic::{self, DynamicConfigError};
+use crate::config::layers::Overrides;
+use crate::topic_config::{self, Kind, quoted};
+
+/// Kafka's numbers of what has configs.
+pub mod resource {
+    pub const TOPIC: i8 = 2;
+    pub const BROKER: i8 = 4;
+    pub const BROKER_LOGGER: i8 = 8;
+    pub const CLIENT_METRICS: i8 = 16;
+    pub const GROUP: i8 = 32;
+
+    /// Kafka's name of one that is not served; `None` for a number that Kafka does not have either.
+    pub fn unserved_name(kind: i8) -> Option<&'static str> {
+        match kind {
+            BROKER_LOGGER => Some("BROKER_LOGGER"),
+            CLIENT_METRICS => Some("CLIENT_METRICS"),
+            GROUP => Some("GROUP"),
+            _ => None,
+        }
+    }
+}
+
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+/// Whose configs a resource means.
+enum Target<'a> {
+    Topic(&'a Arc<TopicImage>),
+    /// `None` = every node.
+    Node(Option<NodeId>),
+}
+
+impl MetadataMachine {
+    pub(super) fn alter_configs(&self, request: AlterConfigs) -> Outcome<ControllerReply> {
+        let AlterConfigs { resources, validate_only } = request;
+        if resources.len() > CONFIG_RESOURCES_PER_REQUEST_MAX {
+            return Outcome::reply(ControllerReply::ConfigsAltered(too_many(resources.len())));
+        }
+        let mut counts: BTreeMap<(i8, &str), u32> = BTreeMap::new();
+        for resource in &resources {
+            *counts.entry((resource.kind, &resource.name)).or_default() += 1;
+        }
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        let results = resources
+            .iter()
+            .map(|resource| {
+                if counts.get(&(resource.kind, resource.name.as_str())).is_some_and(|count| *count > 1) {
+                    return Err(invalid("Each resource must appear at most once."));
+                }
+                let Some(record) = self.alter_one(resource)? else { return Ok(()) };
+                if bytes + record.len() > MACHINE_PROPOSAL_BYTES_MAX {
+                    return Err(invalid(
+                        "These changes do not fit one change of the metadata: split the request.",
+                    ));
+                }
+                bytes += record.len();
+                records.push(record);
+                Ok(())
+            })
+            .collect();
+        if validate_only {
+            records.clear();
+        }
+        Outcome { records, reply: ControllerReply::ConfigsAltered(results) }
+    }
+
+    /// The record that a resource's change comes to; `None` where all stays as it is.
+    fn alter_one(&self, resource: &AlteredResource) -> Result<Option<Vec<u8>>, Refusal> {
+        check_shape(&resource.change)?;
+        let target = self.target(resource)?;
+        let current = match &target {
+            Target::Topic(topic) => &topic.overrides,
+            Target::Node(None) => self.image.cluster_configs(),
+            Target::Node(Some(node)) => self.image.node_configs(*node),
+        };
+        let changed = self.changed(&target, current, &resource.change)?;
+        if changed == *current {
+            return Ok(None);
+        }
+        let configs: Configs =
+            changed.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let record = match target {
+            Target::Topic(topic) => Record::TopicConfigs(TopicConfigsRecord { id: topic.id.0, configs }),
+            Target::Node(node) => {
+                Record::NodeConfigs(NodeConfigsRecord { node: node.map(|node| node.0), configs })
+            }
+        };
+        Ok(Some(record.encode()))
+    }
+
+    fn target(&self, resource: &AlteredResource) -> Result<Target<'_>, Refusal> {
+        let name = resource.name.as_str();
+        match resource.kind {
+            resource::TOPIC if name.is_empty() => Err(invalid("Default topic resources are not allowed.")),
+            resource::TOPIC => {
+                check_topic_name(name)
+                    .map_err(|text| Refusal::new(ErrorCode::InvalidTopicException, text))?;
+                self.image.topic(name).map(Target::Topic).ok_or_else(|| {
+                    let text = format!("The topic '{name}' does not exist.");
+                    Refusal::new(ErrorCode::UnknownTopicOrPartition, text)
+                })
+            }
+            resource::BROKER => node_of(name, self.settings.node_id).map(Target::Node),
+            kind => Err(unserved(kind)),
+        }
+    }
+
+    fn changed(
+        &self,
+        target: &Target<'_>,
+        current: &Overrides,
+        change: &ConfigChange,
+    ) -> Result<Overrides, Refusal> {
+        let mut changed = current.clone();
+        match change {
+            ConfigChange::Replace(configs) => {
+                changed.clear();
+                for (key, value) in configs {
+                    self.set(target, &mut changed, key, value.as_deref().unwrap_or_default())?;
+                }
+            }
+            ConfigChange::Each(steps) => {
+                for step in steps {
+                    self.take_step(target, &mut changed, step)?;
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    fn take_step(
+        &self,
+        target: &Target<'_>,
+        configs: &mut Overrides,
+        step: &ConfigStep,
+    ) -> Result<(), Refusal> {
+        let ConfigStep { key, operation, value } = step;
+        let value = value.as_deref().unwrap_or_default();
+        match *operation {
+            SET => self.set(target, configs, key, value),
+            DELETE => {
+                configs.remove(key.as_str());
+                Ok(())
+            }
+            APPEND | SUBTRACT => {
+                let list = self.edited_list(target, configs, step, value)?;
+                self.set(target, configs, key, &list)
+            }
+            other => Err(invalid(format!("Unknown operation type {other} for config '{}'.", quoted(key)))),
+        }
+    }
+
+    fn set(
+        &self,
+        target: &Target<'_>,
+        configs: &mut Overrides,
+        key: &str,
+        value: &str,
+    ) -> Result<(), Refusal> {
+        match target {
+            Target::Topic(_) => drop(check_config(key, Some(value), &self.settings.bounds)?),
+            Target::Node(_) => dynamic::check(key, value, &self.settings.bounds).map_err(refused)?,
+        }
+        configs.insert(Arc::from(key), Arc::from(value.trim()));
+        Ok(())
+    }
+
+    /// A list with items put in or taken out; one that is not set begins as its default.
+    fn edited_list(
+        &self,
+        target: &Target<'_>,
+        configs: &Overrides,
+        step: &ConfigStep,
+        value: &str,
+    ) -> Result<String, Refusal> {
+        let key = step.key.as_str();
+        let appends = step.operation == APPEND;
+        let found = topic_config::find(key).filter(|_| matches!(target, Target::Topic(_)));
+        let Some(found) = found else {
+            // The refusal of the key itself says more, where there is one.
+            self.set(target, &mut configs.clone(), key, value)?;
+            return Err(no_list(key, appends));
+        };
+        if !matches!(found.kind, Kind::List(_) | Kind::Replicas) {
+            return Err(no_list(key, appends));
+        }
+        let current = configs.get(key).map_or(found.default, |current| current);
+        let items = |text: &str| {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            items.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (mut list, given) = (items(current), items(value));
+        if appends {
+            let mut known: BTreeSet<String> = list.iter().cloned().collect();
+            list.extend(given.into_iter().filter(|item| known.insert(item.clone())));
+        } else {
+            let taken: BTreeSet<String> = given.into_iter().collect();
+            list.retain(|item| !taken.contains(item));
+        }
+        Ok(list.join(","))
+    }
+}
+
+/// What Kafka checks first, whatever the resource.
+fn check_shape(change: &ConfigChange) -> Result<(), Refusal> {
+    let (keys, nulls): (Vec<&str>, Vec<&str>) = match change {
+        ConfigChange::Replace(configs) => (
+            configs.iter().map(|(key, _)| key.as_str()).collect(),
+            configs.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.as_str()).collect(),
+        ),
+        ConfigChange::Each(steps) => (
+            steps.iter().map(|step| step.key.as_str()).collect(),
+            steps
+                .iter()
+                .filter(|step| step.operation != DELETE && step.value.is_none())
+                .map(|step| step.key.as_str())
+                .collect(),
+        ),
+    };
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = keys.into_iter().find(|key| !seen.insert(*key)) {
+        return Err(invalid(format!("Error due to duplicate config keys: '{}'", quoted(twice))));
+    }
+    match nulls.first() {
+        None => Ok(()),
+        Some(first) => Err(invalid(format!("Null value not supported for : {}", quoted(first)))),
+    }
+}
+
+/// The node that a BROKER resource names; `None` for every node.
+///
+/// # Errors
+/// INVALID_REQUEST: it names no node, or another than this one, which alone knows its settings.
+pub fn node_of(name: &str, me: NodeId) -> Result<Option<NodeId>, Refusal> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    match name.parse::<i32>() {
+        Ok(node) if node == me.0 => Ok(Some(me)),
+        Ok(node) => Err(invalid(format!("Unexpected broker id, expected {}, but received {node}", me.0))),
+        Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {}", quoted(name)))),
+    }
+}
+
+/// A resource that has no configs here.
+pub fn unserved(kind: i8) -> Refusal {
+    match resource::unserved_name(kind) {
+        Some(name) => {
+            invalid(format!("Configs of {name} resources are not built yet; TOPIC and BROKER have some."))
+        }
+        None => invalid(format!("Unknown resource type {kind}")),
+    }
+}
+
+/// One refusal for each resource, with the reason in the first only: the answer must not outgrow the request.
+pub fn too_many(count: usize) -> Vec<Result<(), Refusal>> {
+    let text = format!(
+        "The request names {count} resources and may name {CONFIG_RESOURCES_PER_REQUEST_MAX}: split it in several."
+    );
+    let texts = std::iter::once(text).chain(std::iter::repeat_with(String::new));
+    texts.take(count).map(|text| Err(invalid(text))).collect()
+}
+
+fn no_list(key: &str, appends: bool) -> Refusal {
+    let verb = if appends { "APPEND" } else { "SUBTRACT" };
+    let text = format!("Can't {verb} to key {} because its type is not LIST.", quoted(key));
+    Refusal::new(ErrorCode::InvalidConfig, text)
+}
+
+fn refused(error: DynamicConfigError) -> Refusal {
+    let code = match error {
+        DynamicConfigError::Unknown { .. } => ErrorCode::InvalidConfig,
+        // As Kafka answers for brokers.
+        DynamicConfigError::Fixed { .. } | DynamicConfigError::Invalid { .. } => ErrorCode::InvalidRequest,
+    };
+    Refusal::new(code, error.to_string())
+}
+
+fn invalid(text: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorCode::InvalidRequest, text)
+}
