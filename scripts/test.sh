@@ -9,7 +9,7 @@ usage: scripts/test.sh [--quick | --full] [--no-install]
 
   --quick   gates, Rust tests, the tools of the binary, a smoke run of real clients    (under 8 minutes on two cores)
   (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, storage figures that need no clock, a pairwise matrix of real
-            clients, bad input
+            clients, bad input, answers to administration beside Kafka's
                                                          (at most 25 minutes, tools already installed)
   --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
             control; writes docs/evidence/skeleton/
@@ -49,6 +49,7 @@ finish() {
 
 matrix() { python3 scripts/clients/matrix.py "$@"; }
 bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
+admin_answers() { python3 scripts/admin_answers.py "$@"; }
 
 quick() {
   stage "gates" scripts/check.sh
@@ -136,6 +137,7 @@ plain() {
   stage "storage figures, short" storage_figures
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
+  stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
 }
 
 full() {
@@ -152,6 +154,7 @@ full() {
   stage "glommio" glommio
   stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
   stage "client table" python3 scripts/readme-table.py
+  stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring
   stage "bad input, epoll" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver epoll
   stage "clients against Kafka" matrix --kafka --level pairwise
