@@ -99,7 +99,8 @@ planted_in_storage() {
 
 planted_in_simulation() {
   cargo test --locked --quiet -p ringlog-broker --features planted-early-ack --test simulation \
-    an_acknowledgement_before_the_journal_write_is_caught_within_ten_seeds
+    an_acknowledgement_before_the_journal_write_is_caught_within_ten_seeds \
+    && cargo test --locked --quiet -p ringlog-shard --features planted-commit-early --test replicas
 }
 
 # The second scheduler of the same ring: it builds, and kcat is served on it.
