@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use ringlog_io::Io;
+use ringlog_io::{Io, ListenOptions, Priority};
 use ringlog_protocol::ids::Offset;
+use ringlog_shard::egress::{Egress, EgressMode, Outgoing, Outlet};
 use ringlog_shard::storage::{LogPiece, LogSettings, ScrubReport, StorageSettings};
 use storage_support::*;
 
@@ -125,7 +126,83 @@ fn a_reply_of_a_thousand_segments_holds_few_files() {
             }
         }
         assert_eq!(read, written);
+        // While that reply is not sent the next one is read: what the first holds open counts as open.
+        for offset in (0..1_000).rev() {
+            let plan = plan(offset).expect("in range");
+            held.push(plan.run(&io).await.expect("read"));
+        }
+        assert!(descriptors(folder.path()) as u64 <= BUDGET + 1, "{} in truth", descriptors(folder.path()));
     });
+}
+
+#[test]
+fn a_reply_that_gives_up_memory_for_files_opens_them_one_by_one() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let key = partition(1, 0);
+        let directory = open_directory(&io, folder.path()).await;
+        let settings = StorageSettings { tail_bytes_max: 16 << 20, ..TIGHT };
+        let storage = start(&io, &directory, 1, settings).await.pop().expect("one core");
+        let mut core = Core::open(storage, Rc::new(RefCell::new(Model::default())), SMALL_SEGMENTS).await;
+        core.create([key], SMALL_SEGMENTS);
+        for salt in 0..500 {
+            core.append(key, 1, 5_000, salt).await;
+            if salt % 50 == 49 {
+                core.settle(&io).await;
+            }
+        }
+        core.settle(&io).await;
+        core.storage.checkpoint().await.expect("checkpoint");
+        let (mut pieces, mut written) = (Vec::new(), Vec::new());
+        for offset in 0..500 {
+            let id = core.logs[&key];
+            let plan = core.storage.plan_read(id, Offset(offset), Offset(offset + 1), 10_000, true);
+            pieces.extend(plan.expect("in range").run(&io).await.expect("read").pieces);
+        }
+        for piece in &pieces {
+            let LogPiece::Memory(piece) = piece else { panic!("this reads the tail") };
+            written.extend_from_slice(piece.bytes());
+        }
+        let sent = sent_to_a_peer_that_comes_late(&io, pieces, || descriptors(folder.path()) as u64).await;
+        assert_eq!(sent, written);
+    });
+}
+
+/// Sends `pieces` by an egress that may keep nothing in memory, to a peer that reads once the descriptors were counted.
+async fn sent_to_a_peer_that_comes_late(
+    io: &Io,
+    pieces: Vec<LogPiece>,
+    descriptors: impl Fn() -> u64,
+) -> Vec<u8> {
+    let length = pieces.iter().map(LogPiece::bytes).sum::<u64>() as usize;
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let listener = io.listen(address, &ListenOptions::default()).expect("listen");
+    let connecting = io.spawn(Priority::Foreground, {
+        let (io, address) = (io.clone(), listener.local_address());
+        async move { io.connect(address).await.expect("connect") }
+    });
+    let (ours, _) = io.accept(&listener).await.expect("accept");
+    let theirs = connecting.await;
+    let pieces = pieces.into_iter().map(|piece| match piece {
+        LogPiece::Memory(piece) => Outgoing::Tail(piece),
+        LogPiece::File { file, position, length } => Outgoing::File { file, position, length },
+    });
+    let pieces = pieces.collect();
+    let sending = io.spawn(Priority::Foreground, {
+        let io = io.clone();
+        async move {
+            let egress = Egress::new(EgressMode::Auto, 0);
+            egress.send(&io, &ours, &Outlet::default(), pieces).await.expect("sent");
+            egress.counters().demotions.get()
+        }
+    });
+    let mut received = Vec::with_capacity(length);
+    while received.len() < length {
+        assert!(descriptors() <= BUDGET + 2, "{} in truth while a reply is sent", descriptors());
+        received.extend_from_slice(&io.recv_some(&theirs).await.expect("receive"));
+    }
+    assert_eq!(sending.await, 1, "its memory was exchanged for files");
+    received
 }
 
 #[test]

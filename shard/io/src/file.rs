@@ -38,6 +38,11 @@ impl File {
         &self.inner.kind
     }
 
+    /// Whether other clones hold it too: the descriptor outlives this one then.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
     /// Whether writes go past the page cache. False where the file system refused O_DIRECT.
     pub fn is_direct(&self) -> bool {
         self.inner.direct

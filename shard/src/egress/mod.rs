@@ -32,7 +32,7 @@ use crate::limits::{
     EGRESS_CONNECTION_PINNED_DIVISOR, EGRESS_FILE_PIECE_BYTES_MAX, EGRESS_SLOW_PIECE_BYTES_MAX,
     EGRESS_STALL_MS,
 };
-use crate::storage::TailPiece;
+use crate::storage::{SegmentFile, TailPiece};
 
 const STALL: Duration = Duration::from_millis(EGRESS_STALL_MS);
 
@@ -45,6 +45,8 @@ pub enum Outgoing {
     Tail(TailPiece),
     /// A range of a segment file.
     File { file: File, position: u64, length: u32 },
+    /// The same, where memory was exchanged for it.
+    Segment { file: SegmentFile, position: u64, length: u32 },
 }
 
 impl Outgoing {
@@ -52,12 +54,23 @@ impl Outgoing {
         match self {
             Outgoing::Memory(bytes) => bytes.len() as u64,
             Outgoing::Tail(piece) => piece.bytes().len() as u64,
-            Outgoing::File { length, .. } => u64::from(*length),
+            Outgoing::File { length, .. } | Outgoing::Segment { length, .. } => u64::from(*length),
         }
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The file that it lies in, open, its place there and its length; `None` where it lies in memory.
+    async fn in_file(&self, io: &Io) -> io::Result<Option<(File, (u64, u32))>> {
+        match self {
+            Outgoing::Memory(_) | Outgoing::Tail(_) => Ok(None),
+            Outgoing::File { file, position, length } => Ok(Some((file.clone(), (*position, *length)))),
+            Outgoing::Segment { file, position, length } => {
+                Ok(Some((file.open(io).await?, (*position, *length))))
+            }
+        }
     }
 }
 
@@ -132,8 +145,7 @@ impl Egress {
         }
         let mut reply = self.start(io, outlet, pieces).await;
         while let Some(first) = reply.queue.first() {
-            if let Outgoing::File { file, position, length } = first {
-                let (file, range) = (file.clone(), (*position, *length));
+            if let Some((file, range)) = first.in_file(io).await? {
                 reply.queue.pop();
                 let step = self.send_file(io, socket, outlet, &file, range);
                 self.beside(io, outlet, &mut reply, step).await?;
@@ -225,7 +237,7 @@ impl Egress {
     ) -> io::Result<()> {
         let memory = |piece| match piece {
             Outgoing::Memory(bytes) => Some(bytes),
-            Outgoing::Tail(_) | Outgoing::File { .. } => None,
+            Outgoing::Tail(_) | Outgoing::File { .. } | Outgoing::Segment { .. } => None,
         };
         let pieces: Vec<Bytes> = pieces.into_iter().filter_map(memory).collect();
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();

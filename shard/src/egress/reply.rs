@@ -59,7 +59,7 @@ impl ReplyQueue {
         let in_memory = |piece: &Outgoing| match piece {
             Outgoing::Memory(bytes) => Some(bytes.clone()),
             Outgoing::Tail(piece) => Some(piece.bytes().clone()),
-            Outgoing::File { .. } => None,
+            Outgoing::File { .. } | Outgoing::Segment { .. } => None,
         };
         self.pieces.iter().map_while(in_memory).take(GATHERED_MAX).collect()
     }
@@ -76,7 +76,7 @@ impl ReplyQueue {
             match first {
                 Outgoing::Memory(bytes) => bytes.advance(sent),
                 Outgoing::Tail(piece) => piece.advance(sent),
-                Outgoing::File { .. } => unreachable!("files are not gathered"),
+                Outgoing::File { .. } | Outgoing::Segment { .. } => unreachable!("files are not gathered"),
             }
             return;
         }
@@ -105,12 +105,12 @@ impl ReplyQueue {
             any = true;
             let length = u32::try_from(tail.bytes().len()).expect("a piece lies within one segment");
             match exchanged.back_mut() {
-                Some(Outgoing::File { length: joined, .. })
+                Some(Outgoing::Segment { length: joined, .. })
                     if before.as_ref().is_some_and(|before| before.is_followed_by(&tail)) =>
                 {
                     *joined += length;
                 }
-                _ => exchanged.push_back(Outgoing::File { file, position, length }),
+                _ => exchanged.push_back(Outgoing::Segment { file, position, length }),
             }
             before = Some(tail);
         }

@@ -1,7 +1,7 @@
 //! The budget of open segment files: of one core, counted where they are opened, kept by closing those used longest ago.
 //!
 //! Owns the count and the choice. A file with unsynced writes is never closed (the kernel would drop their error); one that
-//! a reader holds stays open for that reader, and is opened again for the next.
+//! a reader holds is not closed either: that would win no descriptor and lose the count of it.
 //!
 //! Also owns what a write does when the process has none left: it gives up idle ones and waits. That passes, and the bytes are in
 //! the journal or in memory meanwhile, so no log is given up for it.
@@ -26,11 +26,13 @@ pub(crate) struct OpenFiles {
     open: AtomicU64,
     /// Counts uses: the order in which files were used.
     uses: AtomicU64,
+    /// The use before which nobody looks for files to close: readers held too many at the last look.
+    next_look: AtomicU64,
 }
 
 impl OpenFiles {
     pub(crate) fn new(open_max: u64) -> OpenFiles {
-        OpenFiles { open_max, open: AtomicU64::new(0), uses: AtomicU64::new(0) }
+        OpenFiles { open_max, open: AtomicU64::new(0), uses: AtomicU64::new(0), next_look: AtomicU64::new(0) }
     }
 
     pub(crate) fn note_opened(&self) {
@@ -54,6 +56,19 @@ impl OpenFiles {
         self.open() > self.open_max
     }
 
+    /// Whether it is time to close some.
+    fn wants_a_look(&self) -> bool {
+        self.is_over() && self.uses.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
+    }
+
+    /// Some were closed, or could not be: while too many are held, looking again at once would find the same.
+    fn note_look(&self) {
+        if self.is_over() {
+            let pause = (self.open_max / 8).max(1);
+            self.next_look.store(self.uses.load(Ordering::Relaxed).saturating_add(pause), Ordering::Relaxed);
+        }
+    }
+
     /// Closes some at once, so that not every open has to look for one to close.
     fn target(&self) -> u64 {
         self.open_max - self.open_max / 8
@@ -69,9 +84,10 @@ impl Default for OpenFiles {
 impl Inner {
     /// Closes files while more are open than may be.
     pub(super) fn keep_descriptors(&self) {
-        if self.files.is_over() {
+        if self.files.wants_a_look() {
             ringlog_io::reached!("descriptors.closed");
             let closed = close_least_used(&self.core.borrow(), &self.files, self.files.target());
+            self.files.note_look();
             tracing::debug!(closed, open = self.files.open(), "closed segment files");
         }
     }

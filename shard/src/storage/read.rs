@@ -16,6 +16,7 @@ use super::index::IndexPoint;
 use super::log::Log;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::{Segment, SegmentHandle};
+use super::segment_file::SegmentFile;
 use super::tail::TailOwner;
 use crate::limits::{READ_COPY_BYTES_MAX, READ_SCAN_BYTES, SUM_BLOCK_BYTES, TAIL_ARENA_CHUNK_BYTES};
 
@@ -84,13 +85,13 @@ impl TailPiece {
 
     /// The file that holds the same bytes, and where they begin in it; `None` while they are not flushed, or when the
     /// file cannot be opened any more.
-    pub(crate) async fn in_file(&self, io: &Io) -> Option<(File, u64)> {
+    pub(crate) async fn in_file(&self, io: &Io) -> Option<(SegmentFile, u64)> {
         let end = self.position + self.bytes.len() as u64;
         let is_cut = self.handle.is_cut_before(u32::try_from(end).unwrap_or(u32::MAX));
         if is_cut || !self.handle.is_flushed_through(end) {
             return None;
         }
-        Some((self.handle.open(io).await.ok()?, self.position))
+        Some((SegmentFile::of(&self.handle, io).await?, self.position))
     }
 
     /// Whether `other` begins in the same segment where this ends.
@@ -367,20 +368,21 @@ impl FilePlan {
             handle.remember(next_offset, end);
         }
         let length = end - start;
-        let piece = self.piece(io, &file, start, length).await?;
+        let piece = self.piece(io, file, start, length).await?;
         Ok(LogRead { pieces: vec![piece], bytes: u64::from(length), next_offset })
     }
 
     /// The range of the file; its bytes where the core has more files open than it may. Who reads from thousands of partitions
     /// at once would hold a descriptor for each, and leave none for writes and connections.
-    async fn piece(&self, io: &Io, file: &File, start: u32, length: u32) -> Result<LogPiece, ReadError> {
+    async fn piece(&self, io: &Io, file: File, start: u32, length: u32) -> Result<LogPiece, ReadError> {
         let handle = &self.handle;
         let position = u64::from(start);
         if !handle.is_over_budget() || length > READ_COPY_BYTES_MAX {
-            return Ok(LogPiece::File { file: file.clone(), position, length });
+            return Ok(LogPiece::File { file, position, length });
         }
         let failed = |source| ReadError::Io { path: handle.path().to_owned(), position, source };
-        let bytes = io.read_at(file, position, length as usize).await.map_err(failed)?;
+        let bytes = io.read_at(&file, position, length as usize).await.map_err(failed)?;
+        drop(file);
         if bytes.len() != length as usize {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }

@@ -130,9 +130,9 @@ impl SegmentHandle {
         self.files.is_over()
     }
 
-    /// Whether it is open and nothing is lost by closing it.
+    /// Whether it is open, nothing is lost by closing it, and a descriptor is won.
     pub(crate) fn is_closable(&self) -> bool {
-        self.is_open() && !self.is_unsynced()
+        self.lock().as_ref().is_some_and(|file| !file.is_shared()) && !self.is_unsynced()
     }
 
     /// When it was used last, by the count of its core's files.
@@ -140,9 +140,10 @@ impl SegmentHandle {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// Closes the file unless that would lose the error of a write; whether it was open. Those who hold it keep it.
+    /// Closes the file unless that would lose the error of a write, or somebody holds it: its descriptor would stay open and no
+    /// longer be counted. Whether it was closed.
     pub(crate) fn close(&self) -> bool {
-        if self.is_unsynced() || self.lock().take().is_none() {
+        if self.is_unsynced() || self.lock().take_if(|file| !file.is_shared()).is_none() {
             return false;
         }
         self.files.note_closed();
