@@ -136,6 +136,22 @@ fn a_reply_of_a_thousand_segments_holds_few_files() {
 }
 
 #[test]
+fn a_checkpoint_of_many_logs_leaves_few_files_open() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let mut core = open(&io, folder.path()).await;
+        let keys: Vec<_> = (0..300).map(|number| partition(1, number)).collect();
+        core.create(keys.clone(), SMALL_SEGMENTS);
+        for (salt, key) in keys.into_iter().enumerate() {
+            core.append(key, 1, 100, salt as u64).await;
+        }
+        core.settle(&io).await;
+        core.storage.checkpoint().await.expect("checkpoint");
+        assert!(descriptors(folder.path()) as u64 <= BUDGET + 1, "{} in truth", descriptors(folder.path()));
+    });
+}
+
+#[test]
 fn a_reply_that_gives_up_memory_for_files_opens_them_one_by_one() {
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");

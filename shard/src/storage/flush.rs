@@ -80,6 +80,8 @@ pub(super) async fn flush_log(inner: &Inner, id: LogId, pacer: &Pacer) -> Flushe
         mark_clean(inner, id, &run);
         trim(inner, &run).await;
     }
+    // A checkpoint comes by thousands of logs; only readers would close what it opened.
+    inner.keep_descriptors();
     let is_poisoned =
         inner.core.borrow().log(id).is_some_and(|log| log.poison.is_some() && log.first_dirty().is_some());
     if is_poisoned { Flushed::Kept } else { Flushed::Clean { bytes } }
