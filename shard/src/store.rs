@@ -555,9 +555,10 @@ impl Inner {
     /// A journal frame is on disk.
     fn durable(&self, reports: &[Durable]) {
         let mut hard_states = Vec::new();
-        let now_ms = self.io.wall_now_ms();
         {
             let mut table = self.table.borrow_mut();
+            // Only records of other replicas are appended in here, and only they need the clock.
+            let now_ms = if table.replicated.is_empty() { 0 } else { self.io.wall_now_ms() };
             let mut effects = self.effects.borrow_mut();
             let mut todo = self.todo.borrow_mut();
             let mut carrier =

@@ -122,3 +122,91 @@ pub(crate) fn note_epochs(epochs: &mut Vec<EpochStart>, header: &BatchHeader) {
         epochs.push(EpochStart { epoch: header.leader_epoch, start: header.base_offset });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
+    use ringlog_raft::ids::Round;
+    use ringlog_raft::message::AppendEpochs;
+
+    use super::*;
+
+    const BYTES_MAX: usize = 1 << 20;
+
+    fn batch(base: i64, records: i64, epoch: i32) -> Vec<u8> {
+        let mut builder = BatchBuilder::new();
+        for _ in 0..records {
+            let record = NewRecord { timestamp: 1, key: None, value: Some(b"value"), headers: &[] };
+            builder.append(&record).expect("a small record");
+        }
+        let (base_offset, leader_epoch) = (Offset(base), LeaderEpoch(epoch));
+        let options = BatchOptions { base_offset, leader_epoch, ..BatchOptions::default() };
+        builder.finish(&options).expect("a small batch")
+    }
+
+    fn append(base: i64, end: i64, epochs: &[(i32, i64)]) -> Append {
+        let mut named = AppendEpochs::default();
+        for &(epoch, start) in epochs {
+            assert!(named.push(EpochStart { epoch: LeaderEpoch(epoch), start: Offset(start) }));
+        }
+        Append {
+            election_end: Offset(0),
+            previous_epoch: None,
+            base: Offset(base),
+            end: Offset(end),
+            epochs: named,
+            configurations: Vec::new(),
+            high_watermark: Offset(0),
+            log_start: Offset(0),
+            round: Round(1),
+        }
+    }
+
+    fn check(append: &Append, batches: &[Vec<u8>]) -> Result<usize, UnverifiedRecords> {
+        verify_append(append, &Bytes::from(batches.concat()), BYTES_MAX).map(|batches| batches.len())
+    }
+
+    #[test]
+    fn exactly_the_records_that_a_message_names_are_taken() {
+        let batches = [batch(5, 3, 1), batch(8, 2, 1), batch(10, 1, 4)];
+        let whole = append(5, 11, &[(1, 5), (4, 10)]);
+        assert_eq!(check(&whole, &batches), Ok(3));
+        assert_eq!(check(&append(5, 5, &[]), &[]), Ok(0), "a question carries none");
+        let stated = Offset(12);
+        let end = Err(UnverifiedRecords::End { found: Offset(11), stated });
+        assert_eq!(check(&append(5, 12, &[(1, 5), (4, 10)]), &batches), end);
+        let gap = Err(UnverifiedRecords::Offset { found: Offset(10), expected: Offset(8) });
+        assert_eq!(check(&whole, &[batch(5, 3, 1), batch(10, 1, 4)]), gap);
+        let below = Err(UnverifiedRecords::Offset { found: Offset(5), expected: Offset(4) });
+        assert_eq!(check(&append(4, 11, &[(1, 4), (4, 10)]), &batches), below);
+    }
+
+    #[test]
+    fn epochs_are_those_of_the_message_and_never_fall() {
+        let epoch = |offset, found, stated: Option<i32>| {
+            let stated = stated.map(LeaderEpoch);
+            Err(UnverifiedRecords::Epoch { offset: Offset(offset), found: LeaderEpoch(found), stated })
+        };
+        let batches = [batch(5, 3, 1), batch(8, 2, 2)];
+        assert_eq!(check(&append(5, 10, &[(1, 5)]), &batches), epoch(8, 2, Some(1)));
+        assert_eq!(check(&append(5, 10, &[(1, 5), (2, 7)]), &batches), epoch(5, 1, Some(1)));
+        assert_eq!(check(&append(5, 10, &[]), &batches), epoch(5, 1, None));
+        assert_eq!(check(&append(5, 10, &[(2, 5)]), &[batch(5, 3, 2), batch(8, 2, 1)]), epoch(8, 1, Some(2)));
+    }
+
+    #[test]
+    fn no_bit_of_a_batch_may_be_another_one() {
+        let (message, sound) = (append(5, 8, &[(1, 5)]), batch(5, 3, 1));
+        for place in 0..sound.len() * 8 {
+            let mut damaged = sound.clone();
+            damaged[place / 8] ^= 1 << (place % 8);
+            assert!(check(&message, &[damaged]).is_err(), "bit {place}");
+        }
+        for length in 0..sound.len() {
+            assert!(check(&message, &[sound[..length].to_vec()]).is_err(), "{length} bytes");
+        }
+        let large = verify_append(&message, &Bytes::from(sound.clone()), sound.len() - 1).map(|_| ());
+        let too_large = UnverifiedRecords::TooLarge { bytes: sound.len(), bytes_max: sound.len() - 1 };
+        assert_eq!(large, Err(too_large));
+    }
+}
