@@ -110,6 +110,20 @@ impl Group {
         }
     }
 
+    /// The log start moved: members that have everything would hear of it with the next record only, and keep for so long what was let
+    /// go here. The others hear it with what they lack.
+    pub(crate) fn tell_log_start(&mut self, effects: &mut Vec<Effect>) {
+        let members = self.leading.as_ref().map_or(0, |leading| leading.progress.len());
+        for place in 0..members {
+            let (log_start, end) = (self.log.start, self.sendable_end());
+            let Some(progress) = self.progress_mut(place) else { continue };
+            let has_all = progress.flow == Flow::Streaming && progress.reading == Reading::Idle;
+            if has_all && progress.next == end && end >= log_start {
+                self.ask_position(place, effects);
+            }
+        }
+    }
+
     fn append_header(&self, place: usize, base: Offset, end: Offset, round: Round) -> Append {
         let election_end = match self.role {
             Role::Leader { election_end } => election_end,

@@ -200,7 +200,7 @@ impl Group {
             Event::ChangeConfiguration { change, token } => self.change_configuration(change, token, effects),
             Event::TransferLeadership { to, token } => self.transfer_leadership(to, token, effects),
             Event::ReadBarrier { token } => self.read_barrier(token, effects),
-            Event::LogStartMoved { log_start } => self.log_start_moved(log_start),
+            Event::LogStartMoved { log_start } => self.log_start_moved(log_start, effects),
             // Answers to effects that a group of one never asks for: only a caller in error sends them.
             Event::Replicated { .. }
             | Event::ReplicateFailed { .. }
@@ -427,7 +427,7 @@ impl Group {
         }
     }
 
-    fn log_start_moved(&mut self, log_start: Offset) {
+    fn log_start_moved(&mut self, log_start: Offset, effects: &mut Vec<Effect>) {
         assert!(
             log_start >= self.log.start,
             "log start moves back from {:?} to {log_start:?}",
@@ -439,6 +439,7 @@ impl Group {
             self.high_watermark
         );
         self.log.retire(log_start);
+        self.tell_log_start(effects);
     }
 
     pub(crate) fn is_voter(&self) -> bool {
