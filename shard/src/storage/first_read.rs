@@ -224,13 +224,14 @@ impl FirstRead<'_> {
         let mut walk = HeaderWalk::new(self.io, self.file, self.start, bound, READ_CHECK_BYTES);
         let mut order = Order::default();
         let (end, error) = loop {
+            let begin = walk.position();
             match next_sound(&mut walk, &mut order).await {
                 Ok(true) => {}
                 Ok(false) => break (bound, None),
                 Err(error) => {
                     let position = match &error {
                         WalkError::Invalid { position, .. } => *position,
-                        WalkError::Io(_) => walk.position(),
+                        WalkError::Io(_) => begin,
                     };
                     break (position, Some(ReadError::of_walk(self.handle, position, error)));
                 }

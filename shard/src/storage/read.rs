@@ -332,7 +332,21 @@ impl FilePlan {
         let start = first.position;
         let mut end = walk.position();
         let mut next_offset = first.header.next_offset();
-        if next_offset > limit || (end - start > bytes_max && !at_least_one) {
+        let check = |end| FirstRead {
+            io,
+            file: &file,
+            handle,
+            sums: &self.sums,
+            block_start: self.block_start,
+            bound: self.bound,
+            start,
+            end,
+        };
+        if next_offset > limit {
+            // Nothing ends there, or a batch says what it was not written to say: its CRC does not cover its offset.
+            return check(end).check().await.error.map_or_else(|| Ok(LogRead::nothing(from)), Err);
+        }
+        if end - start > bytes_max && !at_least_one {
             return Ok(LogRead::nothing(from));
         }
         let IndexPoint { offset: near_offset, position: near } = self.near_end;
@@ -346,17 +360,7 @@ impl FilePlan {
             }
             (end, next_offset) = (walk.position(), batch.header.next_offset());
         }
-        let first = FirstRead {
-            io,
-            file: &file,
-            handle,
-            sums: &self.sums,
-            block_start: self.block_start,
-            bound: self.bound,
-            start,
-            end,
-        };
-        let sound = first.check().await;
+        let sound = check(end).check().await;
         match sound.error {
             Some(error) if sound.end == start => return Err(error),
             // What is sound is served; whoever comes for the rest is refused.
