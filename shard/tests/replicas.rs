@@ -27,7 +27,7 @@ mod sound {
         let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
         let mut total = Played::default();
         let _before = ringlog_io::reached::take();
-        let seeds = seeds(1, 6);
+        let seeds = seeds(9, 6);
         let is_alone = seeds.len() == 1;
         for seed in seeds {
             let played = play(seed);

@@ -17,6 +17,7 @@ use ringlog_shard::store::Store;
 pub type Job = Box<dyn FnOnce(Store, Io) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// What reaches a node.
+#[allow(clippy::large_enum_variant, reason = "most packets are the large one")]
 pub enum Packet {
     Peer { key: TopicPartition, message: PeerMessage, records: Bytes },
     Job(Job),

@@ -77,7 +77,7 @@ async fn retain(io: Io, store: Store, cluster: Rc<Cluster>) {
     loop {
         io.sleep(RETENTION).await;
         // A batch that is sent again must not be gone: the copy of a log does not bring what lies below its start.
-        if cluster.retries.get() == 0 {
+        if cluster.retries.get() == 0 && !cluster.is_healed.get() {
             store.retain().await;
         }
         if io.random_u64().is_multiple_of(4) {

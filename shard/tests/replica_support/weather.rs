@@ -95,6 +95,10 @@ pub fn step(cluster: &Rc<Cluster>, climate: &Climate) {
             .disk()
             .slow_down(1 + random() % 20, Duration::from_millis(1 + random() % 30));
     }
+    if chance(climate.failing_syncs) {
+        cluster.nodes[place].host.disk().fail_syncs(4 + random() % 20);
+        cluster.count("syncs fail");
+    }
     cut(cluster, climate);
     restart_poisoned(cluster, now_ns);
 }
