@@ -243,6 +243,33 @@ fn a_block_that_is_not_what_was_synced_is_refused_though_its_batches_look_sound(
     });
 }
 
+/// What no CRC of a batch covers, of the last batch of a log, read whole by a start: offsets beyond what the journal knows of, within
+/// what a segment may hold and beyond it.
+#[test]
+fn a_last_batch_with_other_offsets_is_damage_at_a_start() {
+    for flipped_byte in 0..8 {
+        on_driver(|io| async move {
+            let folder = tempfile::tempdir().expect("temp");
+            let key = partition(1, 0);
+            drop(filled(&io, folder.path()).await);
+            let file = segment_file(folder.path(), key);
+            let last = *positions(&file).last().expect("one at least");
+            let before = std::fs::read(&file).expect("readable");
+            let byte = last + flipped_byte;
+            overwrite(&file, byte, &[before[byte as usize] ^ 0x40]);
+            std::fs::remove_dir_all(folder.path().join("checkpoints")).expect("there");
+            let directory = open_directory(&io, folder.path()).await;
+            let storage = &start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+            for recovered in storage.take_recovered() {
+                storage.open_log_from(recovered, SEGMENTS_OF_64K, &mut SpareAll).await.expect("open");
+            }
+            let damaged = storage.damaged();
+            assert_eq!(damaged.len(), 1, "byte {flipped_byte}: {damaged:?}");
+            assert_eq!((damaged[0].0, damaged[0].1.position), (key, last), "byte {flipped_byte}");
+        });
+    }
+}
+
 /// Needs none of the batches of which a checkpoint speaks.
 struct SpareAll;
 

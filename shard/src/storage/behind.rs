@@ -11,10 +11,9 @@ use ringlog_protocol::ids::Offset;
 use super::core_storage::Inner;
 use super::damage::{DamageList, DamageReporter};
 use super::log::{Damage, Log};
-use super::open::next_checked;
 use super::read::{ReadError, ReadPlan, ReadRange};
 use super::recovered::{RecoveredPartition, SegmentInfo};
-use super::scan::{HeaderWalk, WalkError};
+use super::scan::{HeaderWalk, WalkError, next_checked};
 use super::segment::Segment;
 use super::sidecar_file;
 use crate::limits::START_SCAN_BYTES;
@@ -97,7 +96,7 @@ async fn by_reading(inner: &Inner, log: &Log, segment: &mut Segment, info: &Segm
     let mut walk = HeaderWalk::new(&inner.io, &file, 0, bound, START_SCAN_BYTES);
     loop {
         let position = walk.position();
-        match next_checked(&mut walk, end).await {
+        match next_checked(&mut walk, info.base, end).await {
             Ok(Some((walked, batch))) => {
                 let bytes = u32::try_from(batch.len()).expect("the walk bounds a batch by the file");
                 segment.sums.add(walked.position, &batch);

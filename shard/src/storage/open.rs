@@ -7,10 +7,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ringlog_io::OpenOptions;
 use ringlog_protocol::ids::Offset;
-use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader, check_crc};
+use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader};
 
 use super::behind::open_behind;
 use super::checkpoint_file::PartitionCheckpoint;
@@ -21,7 +20,7 @@ use super::log::{Acknowledged, Damage, Log, LogId};
 use super::log_start::LogStarts;
 use super::recovered::{CoveredEnd, RecoveredPartition, SegmentInfo};
 use super::roll;
-use super::scan::{HeaderWalk, WalkError, WalkedBatch};
+use super::scan::{HeaderWalk, WalkError, next_checked};
 use super::segment::Segment;
 use super::settings::LogSettings;
 use super::sidecar::SegmentFooter;
@@ -269,17 +268,17 @@ async fn scan_segments(
         if let Some(checkpoint) = trusted.filter(|checkpoint| checkpoint.segment_base == info.base) {
             take_checkpoint(inner, log, &mut segment, checkpoint);
         }
+        let covered = recovered.covered.filter(|_| recovered.damage.is_none());
         // What is spared the visitor knows already.
         let end = if is_spared {
-            scan_segment(inner, log, &mut segment, info, &mut |_| {}).await?
+            scan_segment(inner, log, &mut segment, info, covered, &mut |_| {}).await?
         } else {
-            scan_segment(inner, log, &mut segment, info, &mut |header| visitor.batch(header)).await?
+            scan_segment(inner, log, &mut segment, info, covered, &mut |header| visitor.batch(header)).await?
         };
         segment.synced_bytes = segment.bytes;
         match end {
             SegmentEnd::Whole => {
                 // What recovery could not restore up to its end is not synced either.
-                let covered = recovered.covered.filter(|_| recovered.damage.is_none());
                 sync_uncovered(inner, &segment, covered).await?;
             }
             SegmentEnd::Invalid { position, detail } => {
@@ -386,6 +385,7 @@ async fn scan_segment(
     log: &mut Log,
     segment: &mut Segment,
     info: &SegmentInfo,
+    covered: Option<CoveredEnd>,
     visit: &mut dyn FnMut(&BatchHeader),
 ) -> Result<SegmentEnd, StorageError> {
     let failed =
@@ -397,7 +397,7 @@ async fn scan_segment(
     let bound = u32::try_from(info.bytes).unwrap_or(u32::MAX);
     let mut walk = HeaderWalk::new(&inner.io, &file, segment.bytes, bound, START_SCAN_BYTES);
     loop {
-        let (walked, batch) = match next_checked(&mut walk, log.log_end).await {
+        let (walked, batch) = match next_checked(&mut walk, segment.base, log.log_end).await {
             Ok(Some(walked)) => walked,
             Ok(None) if u64::from(bound) < info.bytes => {
                 return Ok(SegmentEnd::Invalid {
@@ -412,9 +412,9 @@ async fn scan_segment(
             }
         };
         let header = &walked.header;
-        if header.base_offset > log.log_end && skips_what_follows(&mut walk, header, log.log_end).await {
-            let detail =
-                format!("a batch at offset {} stands where {} belongs", header.base_offset, log.log_end);
+        if let Some(end) = covered.filter(|end| is_beyond(end, segment.base, walk.position(), header)) {
+            let found = header.next_offset();
+            let detail = format!("a batch ends at offset {found}, the journal had {} there", end.offset);
             return Ok(SegmentEnd::Invalid { position: walked.position, detail });
         }
         let bytes = u32::try_from(header.total_bytes()).expect("the walk bounds a batch by the file");
@@ -433,32 +433,9 @@ async fn scan_segment(
     }
 }
 
-/// The next batch, whose bytes check and whose offsets go on from `expected`.
-pub(super) async fn next_checked(
-    walk: &mut HeaderWalk<'_>,
-    expected: Offset,
-) -> Result<Option<(WalkedBatch, Bytes)>, WalkError> {
-    let Some(walked) = walk.next().await? else { return Ok(None) };
-    let invalid = |detail| WalkError::Invalid { position: walked.position, detail };
-    if walked.header.base_offset < expected {
-        return Err(invalid(format!(
-            "a batch at offset {} follows offset {expected}",
-            walked.header.base_offset
-        )));
-    }
-    let bytes = walk.batch_bytes(&walked).await?;
-    check_crc(&walked.header, &bytes).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some((walked, bytes)))
-}
-
-/// Whether the next batch begins with offsets that the one just walked over skipped: then that one does not belong there. Its own
-/// CRC does not cover its offset.
-async fn skips_what_follows(walk: &mut HeaderWalk<'_>, header: &BatchHeader, expected: Offset) -> bool {
-    let position = walk.position();
-    let next = walk.next().await;
-    walk.jump(position);
-    let skipped = expected..header.base_offset;
-    matches!(next, Ok(Some(next)) if skipped.contains(&next.header.base_offset))
+/// Whether a batch that ends at `position`, no further than what the journal knows of, claims offsets beyond that.
+fn is_beyond(end: &CoveredEnd, segment_base: Offset, position: u32, header: &BatchHeader) -> bool {
+    end.segment_base == segment_base && position <= end.position && header.next_offset() > end.offset
 }
 
 /// Bytes that no journal entry speaks for were perhaps never synced; they are served from now on, so they must last.

@@ -4,9 +4,13 @@ use std::io;
 
 use bytes::Bytes;
 use ringlog_io::{File, Io};
-use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader};
+use ringlog_protocol::ids::Offset;
+use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader, check_crc};
 
 use crate::limits::SEGMENT_BATCH_BYTES_MAX;
+
+/// Offsets from a segment's base to its last batch: it rolls before there are more.
+const SEGMENT_OFFSETS_MAX: i64 = i32::MAX as i64;
 
 /// Why a walk stopped before its bound.
 #[derive(Debug)]
@@ -69,7 +73,8 @@ impl<'a> HeaderWalk<'a> {
         let head = self.bytes(position, BATCH_HEADER_BYTES).await?;
         let header = BatchHeader::parse_prefix(&head).map_err(|error| invalid(error.to_string()))?;
         let total = header.total_bytes();
-        if header.last_offset_delta < 0 || header.base_offset.0 < 0 {
+        let count = i64::from(header.last_offset_delta) + 1;
+        if count < 1 || header.base_offset.0 < 0 || header.base_offset.0.checked_add(count).is_none() {
             return Err(invalid(format!(
                 "batch of offsets {} + {}",
                 header.base_offset, header.last_offset_delta
@@ -114,4 +119,34 @@ impl<'a> HeaderWalk<'a> {
         }
         Ok(self.window.slice(..length))
     }
+}
+
+/// The next batch of a segment as a start reads it, with its bytes: its CRC holds, and it stands where it belongs, which no CRC of a
+/// batch covers. `expected` is the offset after the batch before it.
+pub(super) async fn next_checked(
+    walk: &mut HeaderWalk<'_>,
+    segment_base: Offset,
+    expected: Offset,
+) -> Result<Option<(WalkedBatch, Bytes)>, WalkError> {
+    let Some(walked) = walk.next().await? else { return Ok(None) };
+    let invalid = |detail| WalkError::Invalid { position: walked.position, detail };
+    let base = walked.header.base_offset;
+    if base < expected {
+        return Err(invalid(format!("a batch at offset {base} follows offset {expected}")));
+    }
+    let is_far = base.0 - segment_base.0 > SEGMENT_OFFSETS_MAX;
+    if is_far || base > expected && skips_what_follows(walk, base, expected).await {
+        return Err(invalid(format!("a batch at offset {base} stands where {expected} belongs")));
+    }
+    let bytes = walk.batch_bytes(&walked).await?;
+    check_crc(&walked.header, &bytes).map_err(|error| invalid(error.to_string()))?;
+    Ok(Some((walked, bytes)))
+}
+
+/// Whether the next batch begins with one of the offsets `expected..base`, which the one just walked over skipped.
+async fn skips_what_follows(walk: &mut HeaderWalk<'_>, base: Offset, expected: Offset) -> bool {
+    let position = walk.position();
+    let next = walk.next().await;
+    walk.jump(position);
+    matches!(next, Ok(Some(next)) if (expected..base).contains(&next.header.base_offset))
 }
