@@ -84,11 +84,18 @@ impl Group {
         let append = AppendRange { base: self.log.end, end, source: AppendSource::Proposal { epoch } };
         self.log.extend(epoch, end);
         self.persist(Write { append: Some(append), ..Write::default() }, effects);
-        self.wake();
-        self.feed_all(effects);
+        if !self.alone {
+            self.wake();
+            self.feed_all(effects);
+        }
     }
 
     pub(crate) fn leader_persisted(&mut self, effects: &mut Vec<Effect>) {
+        if self.alone {
+            // The commit rule where one disk is all there is: nobody is counted, fed or asked.
+            let end = (self.durable.log_term == self.hard_state.term).then_some(self.log.durable_end);
+            return self.commit(end, effects);
+        }
         self.advance_commit(effects);
         self.settle_change(effects);
         // A configuration of this leader's is sent only once it is durable here.
@@ -108,7 +115,11 @@ impl Group {
             }
         });
         let copies = copies(self.hard_state.configuration.voters.len(), self.settings.copies_min);
-        let Some(end) = reached_by(copies, ends) else { return };
+        self.commit(reached_by(copies, ends), effects);
+    }
+
+    fn commit(&mut self, end: Option<Offset>, effects: &mut Vec<Effect>) {
+        let Some(end) = end else { return };
         if end > self.high_watermark || !self.settled {
             self.settled = true;
             self.high_watermark = self.high_watermark.max(end);
