@@ -162,6 +162,9 @@ pub const INDEX_ENTRIES_MAX: usize = 4096;
 /// which a search is not far from its end.
 pub const READ_SCAN_BYTES: usize = 16 * 1024;
 
+/// Bytes read in one step while the batch headers of a segment are walked one after another: what is read is looked at.
+pub const WALK_SCAN_BYTES: usize = 64 * 1024;
+
 /// Headers of batches in memory that are shown in one turn when a log is visited: about 30 KiB.
 pub const VISIT_HEADERS_AT_ONCE: usize = 256;
 

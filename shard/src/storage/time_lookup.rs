@@ -13,7 +13,7 @@ use super::log::{Log, TailBatch};
 use super::read::ReadError;
 use super::scan::HeaderWalk;
 use super::segment::{Segment, SegmentHandle};
-use crate::limits::{LOOKUP_DECOMPRESSED_BYTES_MAX, READ_SCAN_BYTES};
+use crate::limits::{LOOKUP_DECOMPRESSED_BYTES_MAX, WALK_SCAN_BYTES};
 
 /// A record found by its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl TimePlan {
         let open = handle.open(io).await;
         let failed = |source| ReadError::Io { path: handle.path().to_owned(), position: 0, source };
         let file = open.map_err(failed)?;
-        let mut walk = HeaderWalk::new(io, &file, part.position, part.bound, READ_SCAN_BYTES);
+        let mut walk = HeaderWalk::new(io, &file, part.position, part.bound, WALK_SCAN_BYTES);
         loop {
             let position = walk.position();
             let of_walk = |error| ReadError::of_walk(handle, position, error);

@@ -27,7 +27,7 @@ use super::scan::{HeaderWalk, WalkError};
 use super::segment::SegmentHandle;
 use crate::journal::entry::EntryBody;
 use crate::journal::{NoteKind, PoisonReason};
-use crate::limits::READ_SCAN_BYTES;
+use crate::limits::WALK_SCAN_BYTES;
 
 /// Why a log was not truncated. It is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +176,7 @@ impl Search {
         let file_bound = bound.min(self.file_bytes);
         if from < file_bound {
             let file = self.handle.open(&inner.io).await?;
-            let mut walk = HeaderWalk::new(&inner.io, &file, from, self.file_bytes, READ_SCAN_BYTES);
+            let mut walk = HeaderWalk::new(&inner.io, &file, from, self.file_bytes, WALK_SCAN_BYTES);
             while walk.position() < file_bound {
                 let walked = match walk.next().await {
                     Ok(Some(walked)) => walked,

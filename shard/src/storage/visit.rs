@@ -14,7 +14,7 @@ use super::read::ReadError;
 use super::record::RecordedAt;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::SegmentHandle;
-use crate::limits::{READ_SCAN_BYTES, VISIT_HEADERS_AT_ONCE};
+use crate::limits::{WALK_SCAN_BYTES, VISIT_HEADERS_AT_ONCE};
 
 /// Where the next batches are.
 enum Next {
@@ -154,7 +154,7 @@ impl FileRange {
             Ok(file) => file,
             Err(error) => return (reached, failed(0, WalkError::Io(error))),
         };
-        let mut walk = HeaderWalk::new(&inner.io, &file, self.position, self.bound, READ_SCAN_BYTES);
+        let mut walk = HeaderWalk::new(&inner.io, &file, self.position, self.bound, WALK_SCAN_BYTES);
         loop {
             let position = walk.position();
             let walked = walk.next().await;
