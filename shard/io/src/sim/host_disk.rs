@@ -8,6 +8,27 @@ use super::faults::{FaultKind, Place};
 use super::state::HostState;
 use crate::random::Random;
 
+/// Operations that made something last, by what they were asked for. Counted whether they went well or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Syncs {
+    /// Of one file: fsync and fdatasync.
+    pub files: u64,
+    /// Of the names in one directory.
+    pub directories: u64,
+    /// Of a file system: syncfs.
+    pub file_systems: u64,
+    /// Writes that end only once they are durable.
+    pub writes: u64,
+}
+
+impl Syncs {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.files + self.directories + self.file_systems + self.writes
+    }
+}
+
 /// The disk of a [`super::Host`]. Faults are drawn from the world's seed and stay until [`HostDisk::heal`], over power cuts
 /// too. A disk without them costs nothing.
 #[derive(Clone)]
@@ -105,6 +126,12 @@ impl HostDisk {
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.host(|host| host.disk_changes)
+    }
+
+    /// Operations so far that made something last.
+    #[must_use]
+    pub fn syncs(&self) -> Syncs {
+        self.host(|host| host.disk_syncs)
     }
 }
 

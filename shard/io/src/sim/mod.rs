@@ -29,7 +29,7 @@ pub use self::disk::UnsyncedData;
 use self::driver::SimDriver;
 pub use self::faults::Place;
 pub(crate) use self::handles::{SimulatedFile, SimulatedListener, SimulatedNotifier, SimulatedSocket};
-pub use self::host_disk::HostDisk;
+pub use self::host_disk::{HostDisk, Syncs};
 use self::state::{Event, ExecutorState, HostState, TURN, WorldState};
 use crate::clock::Monotonic;
 use crate::driver::Wait;
@@ -84,6 +84,7 @@ impl World {
                 stalled_until: 0,
                 slow: (0, 0),
                 disk_changes: 0,
+                disk_syncs: Syncs::default(),
             });
             index
         });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::handles::SimulatedFile;
+use super::host_disk::Syncs;
 use super::state::WorldState;
 use super::trace::Trace;
 use crate::file::{File, FileKind};
@@ -18,6 +19,7 @@ impl WorldState {
     /// Lets a file operation or a job take effect.
     pub(crate) fn perform(&mut self, host: usize, operation: Operation) -> Outcome {
         self.hosts[host].disk_changes += u64::from(changes_disk(&operation));
+        count_sync(&mut self.hosts[host].disk_syncs, &operation);
         match operation {
             Operation::ReadAt { file, position, length, uncached: _ } => {
                 self.read(host, &file, position, length)
@@ -134,6 +136,18 @@ fn changes_disk(operation: &Operation) -> bool {
         Operation::File(Op::Open { options, .. }) => options.create || options.create_new || options.truncate,
         Operation::File(_) => true,
         _ => false,
+    }
+}
+
+fn count_sync(syncs: &mut Syncs, operation: &Operation) {
+    use FileOperation as Op;
+    match operation {
+        Operation::WriteDirect { sync: WriteSync::Data, .. }
+        | Operation::File(Op::WriteAligned { sync: WriteSync::Data, .. }) => syncs.writes += 1,
+        Operation::File(Op::SyncData { .. } | Op::SyncAll { .. }) => syncs.files += 1,
+        Operation::File(Op::SyncDirectory { .. }) => syncs.directories += 1,
+        Operation::File(Op::SyncFileSystem { .. }) => syncs.file_systems += 1,
+        _ => {}
     }
 }
 

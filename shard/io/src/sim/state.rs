@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::agenda::Agenda;
 use super::disk::{Disk, UnsyncedData};
 use super::handles::{Ledger, LedgerEntry, SimulatedSocket};
+use super::host_disk::Syncs;
 use super::links::Links;
 use super::network::{Endpoint, Endpoints, Finished, Network, Packet, Receive};
 use super::trace::Trace;
@@ -56,6 +57,8 @@ pub(crate) struct HostState {
     pub(crate) slow: (u64, u64),
     /// Operations that changed what the disk holds.
     pub(crate) disk_changes: u64,
+    /// Operations that made something last.
+    pub(crate) disk_syncs: Syncs,
 }
 
 pub(crate) struct ExecutorState {
