@@ -20,7 +20,7 @@ use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 use crate::producer_state::{ProducerStates, Verdict};
 use crate::replica::{Answer, Durability, Replica, Todo};
 use crate::storage::{CoreStorage, LogId, SpaceShortage, StampedBatch, StorageError};
-use crate::waiters::{CommitTicket, UncommittedAppends, Watchers};
+use crate::waiters::{CommitFailure, CommitTicket, UncommittedAppends, Watchers};
 
 /// Why a partition does not take a batch. The texts reach its producer: fault, value, limit, and what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -152,6 +152,13 @@ impl Partition {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.group.is_settled()
+    }
+
+    /// See [`crate::store::View::unsettled_end`].
+    pub(crate) fn unsettled_end(&self) -> Option<Offset> {
+        let log_end = self.group.log_end();
+        let is_behind = self.group.is_leader() && !self.group.is_settled();
+        (is_behind && log_end > self.high_watermark()).then_some(log_end)
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
@@ -292,18 +299,31 @@ impl Partition {
         self.persisting.clear();
         self.group.step(Event::PersistFailed { ticket }, effects);
         self.carry_out(effects, carrier);
-        self.uncommitted.fail_all();
-        self.end_replica();
+        self.uncommitted.fail_all(CommitFailure::Poisoned);
+        self.end_replica(CommitFailure::Poisoned);
         self.watchers.attention();
         self.settling.drain(..).for_each(Waker::wake);
     }
 
     /// The partition goes away: everybody who waits learns it.
     pub(crate) fn close(&mut self) {
-        self.uncommitted.fail_all();
-        self.end_replica();
+        self.uncommitted.fail_all(CommitFailure::Gone);
+        self.end_replica(CommitFailure::Gone);
         self.watchers.attention();
         self.settling.drain(..).for_each(Waker::wake);
+    }
+
+    /// Producers that wait for a commit go on where too few replicas are in sync to reach it: it may come later.
+    pub(crate) fn fail_commits_out_of_reach(&mut self) {
+        if self.uncommitted.is_empty() || !self.group.is_leader() {
+            return;
+        }
+        if let Some((in_sync, required)) = self.missing_replicas() {
+            let failure = CommitFailure::NotEnoughReplicas { in_sync, required };
+            if self.uncommitted.fail_waiting(failure) > 0 {
+                ringlog_io::reached!("replica.commit_out_of_reach");
+            }
+        }
     }
 
     /// The journal took the hard state of `ticket` as entry `sequence`.
@@ -340,9 +360,10 @@ impl Partition {
 
     /// Whoever waits for a commit beyond the watermark waits in vain here: another leader may have the records, or not.
     fn stepped_down(&mut self, reason: StepDownReason, carrier: &mut Carrier<'_>) {
-        self.uncommitted.fail_all();
+        let failure = if self.poisoned { CommitFailure::Poisoned } else { CommitFailure::NotLeader };
+        self.uncommitted.fail_all(failure);
         if self.replica.is_some() {
-            self.lead_no_more();
+            self.lead_no_more(failure);
             self.watchers.attention();
         }
         carrier.todo.answers.push(Answer::SteppedDown { log: self.log, reason });

@@ -77,6 +77,9 @@ pub struct View {
     /// A start found that acknowledged records at and behind the high watermark are missing or do not check: nobody knows
     /// where the log ends.
     pub is_cut_short: bool,
+    /// Where the log ends, of a leader whose watermark is not this term's yet: records up to there may have been committed and read
+    /// under earlier leaders. `None` once nobody can have read beyond the watermark.
+    pub unsettled_end: Option<Offset>,
 }
 
 /// Why a partition cannot be looked at.
@@ -264,6 +267,7 @@ impl Store {
             high_watermark: partition.high_watermark(),
             leader_epoch,
             is_cut_short: self.inner.storage.log(partition.log).damage().is_some(),
+            unsettled_end: partition.unsettled_end(),
         })
     }
 

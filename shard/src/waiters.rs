@@ -22,15 +22,28 @@ pub struct CommitGather {
 #[derive(Default)]
 struct GatherState {
     open: Cell<u32>,
-    failed: RefCell<Vec<u32>>,
+    failed: RefCell<Vec<(u32, CommitFailure)>>,
     waker: Cell<Option<Waker>>,
 }
 
-/// One append's duty to tell its request how it ended. Dropped unresolved (its partition went away), it failed.
+/// Why a batch that its log took is not known to be committed. It may be, now or later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitFailure {
+    /// The partition went away.
+    Gone,
+    /// The log takes no more writes.
+    Poisoned,
+    /// This replica leads no more: who leads next may have the batch or not.
+    NotLeader,
+    /// Fewer voters are in sync than must hold it.
+    NotEnoughReplicas { in_sync: usize, required: usize },
+}
+
+/// One append's duty to tell its request how it ended. Dropped unresolved, its partition is [`CommitFailure::Gone`].
 pub struct CommitTicket {
     state: Rc<GatherState>,
     tag: u32,
-    committed: bool,
+    is_resolved: bool,
 }
 
 impl CommitGather {
@@ -41,11 +54,11 @@ impl CommitGather {
     /// A ticket that the caller recognises by `tag` if it fails.
     pub fn ticket(&self, tag: u32) -> CommitTicket {
         self.state.open.set(self.state.open.get() + 1);
-        CommitTicket { state: Rc::clone(&self.state), tag, committed: false }
+        CommitTicket { state: Rc::clone(&self.state), tag, is_resolved: false }
     }
 
-    /// Waits until every ticket ended; the tags of those that were not committed.
-    pub async fn finish(self) -> Vec<u32> {
+    /// Waits until every ticket ended; the tags of those that were not committed, and why.
+    pub async fn finish(self) -> Vec<(u32, CommitFailure)> {
         let state = self.state;
         std::future::poll_fn(|context| {
             if state.open.get() == 0 {
@@ -61,14 +74,19 @@ impl CommitGather {
 
 impl CommitTicket {
     pub fn committed(mut self) {
-        self.committed = true;
+        self.is_resolved = true;
+    }
+
+    pub fn failed(mut self, failure: CommitFailure) {
+        self.state.failed.borrow_mut().push((self.tag, failure));
+        self.is_resolved = true;
     }
 }
 
 impl Drop for CommitTicket {
     fn drop(&mut self) {
-        if !self.committed {
-            self.state.failed.borrow_mut().push(self.tag);
+        if !self.is_resolved {
+            self.state.failed.borrow_mut().push((self.tag, CommitFailure::Gone));
         }
         let open = self.state.open.get() - 1;
         self.state.open.set(open);
@@ -120,9 +138,16 @@ impl UncommittedAppends {
         bytes
     }
 
-    /// Fails all that wait: this log takes no more writes.
-    pub fn fail_all(&mut self) {
+    /// Fails all that wait, and forgets what they wait for: this partition does not commit it.
+    pub fn fail_all(&mut self, failure: CommitFailure) {
+        let _count = self.fail_waiting(failure);
         self.queue.clear();
+    }
+
+    /// Fails all that wait; how many did. What they wait for may still be committed.
+    pub fn fail_waiting(&mut self, failure: CommitFailure) -> usize {
+        let tickets = self.queue.iter_mut().filter_map(|uncommitted| uncommitted.ticket.take());
+        tickets.map(|ticket| ticket.failed(failure)).count()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -247,9 +272,33 @@ mod tests {
         let (mut left, mut right) = (UncommittedAppends::default(), UncommittedAppends::default());
         left.push(Offset(1), 1, Some(gather.ticket(7)));
         right.push(Offset(1), 1, Some(gather.ticket(9)));
-        left.fail_all();
+        left.fail_all(CommitFailure::Poisoned);
         right.commit(Offset(1));
-        assert_eq!(poll_once(&mut Box::pin(gather.finish())), Poll::Ready(vec![7]));
+        assert_eq!(
+            poll_once(&mut Box::pin(gather.finish())),
+            Poll::Ready(vec![(7, CommitFailure::Poisoned)])
+        );
+        assert!(left.is_empty());
+    }
+
+    #[test]
+    fn who_waits_learns_why_and_what_he_waited_for_still_becomes_visible() {
+        let gather = CommitGather::new();
+        let mut appends = UncommittedAppends::default();
+        appends.push(Offset(2), 20, Some(gather.ticket(3)));
+        appends.push(Offset(5), 30, None);
+        let failure = CommitFailure::NotEnoughReplicas { in_sync: 1, required: 2 };
+        assert_eq!(appends.fail_waiting(failure), 1);
+        assert_eq!(appends.fail_waiting(failure), 0, "each is told once");
+        assert_eq!(poll_once(&mut Box::pin(gather.finish())), Poll::Ready(vec![(3, failure)]));
+        assert_eq!(appends.commit(Offset(5)), 50);
+    }
+
+    #[test]
+    fn a_ticket_that_nobody_resolves_is_of_a_partition_that_is_gone() {
+        let gather = CommitGather::new();
+        drop(gather.ticket(4));
+        assert_eq!(poll_once(&mut Box::pin(gather.finish())), Poll::Ready(vec![(4, CommitFailure::Gone)]));
     }
 
     #[test]

@@ -71,7 +71,7 @@ async fn append(store: &Store, timestamp: i64, value_bytes: usize) {
     let gather = CommitGather::new();
     store.room().await;
     store.append(key(), batch, Some(gather.ticket(0))).expect("append");
-    assert_eq!(gather.finish().await, Vec::<u32>::new());
+    assert_eq!(gather.finish().await, []);
 }
 
 fn ends(store: &Store) -> (i64, i64) {

@@ -6,6 +6,7 @@
 
 pub mod controller_host;
 pub mod delete_records;
+pub mod ends;
 pub mod epochs;
 pub mod images;
 pub mod messages;

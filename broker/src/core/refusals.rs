@@ -5,6 +5,7 @@ use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::journal::PoisonReason;
 use ringlog_shard::partition::AppendError;
+use ringlog_shard::waiters::CommitFailure;
 
 use super::messages::ProducedPart;
 
@@ -13,8 +14,28 @@ pub fn of_append(error: &AppendError) -> ProducedPart {
     ProducedPart::refused(append_error_code(error), error.to_string())
 }
 
-/// A batch that was appended and did not become durable; `poison` is why this core writes no more, if that is the case.
-pub fn of_commit(base_offset: Offset, poison: Option<&PoisonReason>) -> ProducedPart {
+/// A batch that was appended and is not known to be committed; `poison` is why this core writes no more, if that is the case.
+pub fn of_commit(base_offset: Offset, failure: CommitFailure, poison: Option<&PoisonReason>) -> ProducedPart {
+    match failure {
+        CommitFailure::Gone | CommitFailure::Poisoned => of_failed_log(base_offset, poison),
+        CommitFailure::NotLeader => {
+            let text = format!(
+                "the batch at offset {base_offset} was not committed before this replica stopped leading the partition; the \
+                 next leader may have it or not: refresh the metadata and send it again"
+            );
+            ProducedPart::refused(ErrorCode::NotLeaderOrFollower, text)
+        }
+        CommitFailure::NotEnoughReplicas { in_sync, required } => {
+            let text = format!(
+                "the batch at offset {base_offset} is in the log and not committed: {in_sync} replicas are in sync, \
+                 min.insync.replicas asks for {required}; send it again later"
+            );
+            ProducedPart::refused(ErrorCode::NotEnoughReplicasAfterAppend, text)
+        }
+    }
+}
+
+fn of_failed_log(base_offset: Offset, poison: Option<&PoisonReason>) -> ProducedPart {
     let text = match poison {
         Some(reason) => {
             format!(
@@ -98,10 +119,32 @@ mod tests {
         let reason = PoisonReason::JournalWrite { error: no_space.to_owned() };
         let poisoned = AppendError::Poisoned { reason: reason.to_string() };
         check_append(poisoned, ErrorCode::KafkaStorageError, &["until the broker is restarted", no_space]);
-        let lost = of_commit(Offset(7), Some(&reason));
+        let lost = of_commit(Offset(7), CommitFailure::Poisoned, Some(&reason));
         check(lost, ErrorCode::KafkaStorageError, &["offset 7", "not committed", no_space]);
-        let deleted = of_commit(Offset(7), None);
+        let deleted = of_commit(Offset(7), CommitFailure::Gone, None);
         check(deleted, ErrorCode::KafkaStorageError, &["offset 7", "not committed", "deleted"]);
+    }
+
+    #[test]
+    fn a_log_that_failed_alone_is_a_storage_error() {
+        let lost = of_commit(Offset(7), CommitFailure::Poisoned, None);
+        check(lost, ErrorCode::KafkaStorageError, &["offset 7", "not committed", "its log failed"]);
+    }
+
+    #[test]
+    fn a_leader_that_steps_down_sends_the_producer_to_the_next_one() {
+        let lost = of_commit(Offset(7), CommitFailure::NotLeader, None);
+        let parts = ["offset 7", "stopped leading", "may have it or not", "refresh the metadata"];
+        check(lost, ErrorCode::NotLeaderOrFollower, &parts);
+    }
+
+    #[test]
+    fn too_few_replicas_are_another_error_before_an_append_than_after_it() {
+        let before = AppendError::NotEnoughReplicas { in_sync: 1, required: 2 };
+        check_append(before, ErrorCode::NotEnoughReplicas, &["1 replicas", "asks for 2"]);
+        let after = CommitFailure::NotEnoughReplicas { in_sync: 1, required: 2 };
+        let parts = ["offset 7", "in the log", "1 replicas", "min.insync.replicas", "asks for 2"];
+        check(of_commit(Offset(7), after, None), ErrorCode::NotEnoughReplicasAfterAppend, &parts);
     }
 
     #[test]

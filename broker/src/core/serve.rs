@@ -10,7 +10,7 @@ use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use ringlog_shard::partition::Appended;
 use ringlog_shard::storage::{LogRead, ReadError};
-use ringlog_shard::store::ViewError;
+use ringlog_shard::store::{View, ViewError};
 use ringlog_shard::waiters::{CommitGather, Watch};
 
 use super::epochs::{Position, epoch_error};
@@ -18,7 +18,7 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, delete_records, epochs, images, quorum, refusals, start};
+use super::{Core, delete_records, ends, epochs, images, quorum, refusals, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -209,11 +209,11 @@ impl Appends {
         let Appends { mut results, gather, appended } = self;
         let mut times = StageTimes::default();
         let Some(gather) = gather else { return (results, times) };
-        for tag in gather.finish().await {
+        for (tag, failure) in gather.finish().await {
             let result = &mut results[tag as usize];
             // A part that was refused before it was appended keeps its own reason.
             if let ProducedPart::Appended { base_offset, .. } = *result {
-                *result = refusals::of_commit(base_offset, core.store.storage().poison().as_ref());
+                *result = refusals::of_commit(base_offset, failure, core.store.storage().poison().as_ref());
             }
         }
         let elapsed = core.io.monotonic_now().saturating_since(appended);
@@ -277,15 +277,7 @@ fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
             ..nothing
         };
     }
-    let error = if view.is_cut_short && part.from >= view.high_watermark {
-        // Those records were acknowledged. OFFSET_OUT_OF_RANGE would make consumers reset and skip them or start over; at
-        // this error they wait.
-        ErrorCode::KafkaStorageError
-    } else if in_range {
-        ErrorCode::None
-    } else {
-        ErrorCode::OffsetOutOfRange
-    };
+    let error = ends::position_error(&view, part.from);
     let available_bytes =
         if in_range { core.store.available_bytes(part.key, part.from).unwrap_or(0) } else { 0 };
     PartitionState { error, available_bytes, ..nothing }
@@ -394,26 +386,32 @@ async fn list_one(core: &Rc<Core>, part: &ListPart) -> ListResult {
         core.store.with_log(part.key, |log| log.epoch_at(offset)).ok().flatten().unwrap_or(LeaderEpoch(-1))
     };
     match part.timestamp {
-        // Where the log ends is not known. An end that is too low tells consumers that they have read everything, and those
-        // that start there would later read what others call old; an error makes them ask again and shows in their logs.
-        LATEST | MAX_TIMESTAMP if view.is_cut_short => ListResult::nothing(ErrorCode::KafkaStorageError),
-        LATEST => found(-1, view.high_watermark, epoch),
+        LATEST => match ends::end_error(&view) {
+            Some(error) => ListResult::nothing(error),
+            None => found(-1, view.high_watermark, epoch),
+        },
         // Nothing is tiered, so the local log is the whole log and all of it is "not uploaded yet".
         EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => {
             found(-1, view.log_start, epoch_at(view.log_start))
         }
         LATEST_TIERED => ListResult::nothing(ErrorCode::None),
-        MAX_TIMESTAMP => search(core, part, Search::Newest).await,
+        // The newest one may be among what is lost.
+        MAX_TIMESTAMP if view.is_cut_short => ListResult::nothing(ErrorCode::KafkaStorageError),
+        MAX_TIMESTAMP => search(core, part, Search::Newest).await.unless_unknown(&view),
         timestamp if timestamp >= 0 => {
-            let found = search(core, part, Search::From(timestamp)).await;
-            let is_nothing = found.error == ErrorCode::None && found.offset.0 < 0;
-            // What is not in the sound part may be among what is lost.
-            if is_nothing && view.is_cut_short {
-                return ListResult::nothing(ErrorCode::KafkaStorageError);
-            }
-            found
+            search(core, part, Search::From(timestamp)).await.unless_unknown(&view)
         }
         _ => ListResult::nothing(ErrorCode::InvalidRequest),
+    }
+}
+
+impl ListResult {
+    /// What was not found may be in the part of the log that this replica does not show.
+    fn unless_unknown(self, view: &View) -> ListResult {
+        match ends::end_error(view) {
+            Some(error) if self.error == ErrorCode::None && self.offset.0 < 0 => ListResult::nothing(error),
+            _ => self,
+        }
     }
 }
 

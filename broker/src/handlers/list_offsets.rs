@@ -12,7 +12,7 @@ use super::reply::reply;
 use super::{Request, RequestError, spread, topics};
 use crate::core::Core;
 use crate::core::messages::{CoreReply, CoreRequest, ListPart, ListResult};
-use crate::core::serve;
+use crate::core::{ends, serve};
 use crate::observe::stage::Stage;
 use crate::server::replies::Answer;
 
@@ -45,10 +45,11 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
             .iter()
             .zip(parts)
             .map(|(partition, part)| {
-                let result = match part {
+                let mut result = match part {
                     Ok(_) => found.next().expect("one result for each known partition"),
                     Err(error) => ListResult::nothing(*error),
                 };
+                result.error = ends::list_offsets_error(info.version, result.error);
                 if first_error == ErrorCode::None {
                     first_error = result.error;
                 }

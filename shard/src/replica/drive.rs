@@ -18,6 +18,7 @@ impl Partition {
     pub(crate) fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
         self.group.step(Event::Tick { now }, effects);
         self.carry_out(effects, carrier);
+        self.fail_commits_out_of_reach();
     }
 
     /// A message arrived, and with it `records`.

@@ -6,7 +6,7 @@ use ringlog_raft::Settings;
 use super::{Durability, Replica};
 use crate::limits::JOURNAL_BACKLOG_BYTES_REFUSED;
 use crate::partition::{AppendError, Carrier, Partition};
-use crate::waiters::CommitTicket;
+use crate::waiters::{CommitFailure, CommitTicket};
 
 impl Replica {
     /// The log is not yet what the group decided.
@@ -91,17 +91,17 @@ impl Partition {
         is_settled && !std::mem::replace(&mut replica.was_settled, is_settled)
     }
 
-    pub(crate) fn lead_no_more(&mut self) {
+    pub(crate) fn lead_no_more(&mut self, failure: CommitFailure) {
         if let Some(replica) = self.replica_mut() {
-            replica.leader_acks.fail_all();
+            replica.leader_acks.fail_all(failure);
             replica.reads.clear();
             replica.was_settled = false;
         }
     }
 
     /// Nothing becomes durable here any more.
-    pub(crate) fn end_replica(&mut self) {
-        self.lead_no_more();
+    pub(crate) fn end_replica(&mut self, failure: CommitFailure) {
+        self.lead_no_more(failure);
         if let Some(replica) = self.replica_mut() {
             replica.writes.clear();
             if let Some(copying) = replica.copying.take() {

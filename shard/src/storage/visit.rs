@@ -14,7 +14,7 @@ use super::read::ReadError;
 use super::record::RecordedAt;
 use super::scan::{HeaderWalk, WalkError};
 use super::segment::SegmentHandle;
-use crate::limits::{WALK_SCAN_BYTES, VISIT_HEADERS_AT_ONCE};
+use crate::limits::{VISIT_HEADERS_AT_ONCE, WALK_SCAN_BYTES};
 
 /// Where the next batches are.
 enum Next {
