@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`cli`] (what `ringlog` understands), [`config`], [`process`] (the life of a broker process), [`node`]
 //! (recovery, one thread per core), [`core`] (what one core owns and how cores talk), [`server`] (connections),
-//! [`handlers`] (one file per API), [`coordinator`] and [`controller`] (replicated machines), [`topic_config`],
+//! [`handlers`] (one file per API), [`coordinator`], [`controller`] and [`group`] (replicated machines), [`topic_config`],
 //! [`observe`] and [`http`] (what it shows).
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ pub mod config;
 pub mod controller;
 pub mod coordinator;
 pub mod core;
+pub mod group;
 pub mod handlers;
 pub mod http;
 pub mod node;

@@ -284,6 +284,15 @@ pub const CONFIG_RESOURCES_PER_REQUEST_MAX: usize = 10_000;
 /// Bytes of the records of one request to a machine: they travel as one batch, and the smallest journal file takes one of this size.
 pub const MACHINE_PROPOSAL_BYTES_MAX: usize = 1024 * 1024;
 
+/// Bytes of records behind a machine's last snapshot that lead to the next one: some 60,000 changes of metadata, which a start replays
+/// in a tenth of a second. Each snapshot stops the machine's requests for as long as its file takes, so not for less. The
+/// default of `metadata.log.max.record.bytes.between.snapshots`.
+pub const MACHINE_SNAPSHOT_AFTER_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Longest file of a machine's snapshot, in bytes: as many topics as there may be partitions, with every config set, take a fifth. A start
+/// has all of it in memory.
+pub const MACHINE_SNAPSHOT_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
 /// Partitions of one topic: a Metadata answer that names each stays below a mebibyte.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 10_000;
 
@@ -361,3 +370,31 @@ pub const REPLICA_COPY_ANSWER_MS: u64 = 1_000;
 
 /// Questions in a row without an answer after which a copy is given up, or another replica asked.
 pub const REPLICA_COPY_TRIES: u32 = 3;
+
+// Consumer groups.
+
+/// Groups of one core, with those that have only offsets: at a kilobyte for an idle one they take 20 MB. A client that names a new
+/// group at every start fills this until its groups expire, and harms no group that exists.
+pub const GROUPS_PER_CORE_MAX: usize = 20_000;
+
+/// Members of one group: each join of a rebalance is answered with all of them, and a record holds what all said and were assigned.
+pub const GROUP_MEMBERS_MAX: usize = 10_000;
+
+/// Members of one group that were given a name and have not joined with it: each costs about 200 bytes for a session.
+pub const GROUP_MEMBERS_PENDING_MAX: usize = 10_000;
+
+/// Bytes of the protocols of one member with what it says for each: a subscription of ten thousand topics has half of it.
+pub const GROUP_MEMBER_METADATA_BYTES_MAX: usize = 1024 * 1024;
+
+/// Memory of all groups of one core, in bytes: what is durable of them and what is live.
+pub const GROUP_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
+
+/// Longest name in a JoinGroup, in bytes: a record takes 32,767, and a member's name is longer than its instance's.
+pub const GROUP_TEXT_BYTES_MAX: usize = 16 * 1024;
+
+/// Time for a member that joined for the first time to be answered, in milliseconds (Kafka's number): its client may be gone, and it
+/// cannot send heartbeats yet.
+pub const GROUP_NEW_MEMBER_JOIN_MS: i32 = 300_000;
+
+/// Groups that are looked at for what may expire before others get their turn.
+pub const GROUPS_EXPIRED_AT_ONCE: usize = 1_000;

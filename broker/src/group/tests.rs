@@ -1,0 +1,10 @@
+//! The machine as its caller sees it: scenarios that read as prose, and a model with random members.
+
+mod bounds;
+mod membership;
+mod model;
+mod offsets;
+mod operators;
+mod rebalances;
+mod restarts;
+mod support;

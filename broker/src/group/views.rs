@@ -1,0 +1,175 @@
+//! What others see of groups without changing them: OffsetFetch, ListGroups, DescribeGroups. Offsets are read from what is durable.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::ids::TopicId;
+
+use super::classic::{ClassicGroup, GroupState};
+use super::durable::CommittedOffset;
+use super::event::{GroupId, MemberId};
+use super::machine::GroupMachine;
+
+/// The type of all groups that are served, as ListGroups calls it.
+const CLASSIC_TYPE: &str = "classic";
+
+/// Offsets of one group to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OffsetQuery {
+    pub group: GroupId,
+    /// `None`: all that the group has.
+    pub topics: Option<Vec<OffsetQueryTopic>>,
+}
+
+/// Offsets of one topic to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OffsetQueryTopic {
+    pub name: Arc<str>,
+    /// [`TopicId::ZERO`] where it is not known. An offset of another topic of this name is none of this one.
+    pub id: TopicId,
+    pub partitions: Vec<i32>,
+}
+
+/// Offsets of one topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FetchedTopic {
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: Vec<FetchedOffset>,
+}
+
+/// One offset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FetchedOffset {
+    pub index: i32,
+    /// -1: none is committed, which is no error.
+    pub offset: i64,
+    pub leader_epoch: i32,
+    pub metadata: Arc<str>,
+}
+
+/// A group in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListedGroup {
+    pub group: GroupId,
+    /// Empty where it never had members.
+    pub protocol_type: Arc<str>,
+    pub state: GroupState,
+}
+
+/// A group with its members.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DescribedGroup {
+    pub group: GroupId,
+    pub state: GroupState,
+    pub generation: i32,
+    pub protocol_type: Arc<str>,
+    /// The protocol chosen; empty unless the group is stable.
+    pub protocol: Arc<str>,
+    pub members: Vec<DescribedMember>,
+}
+
+/// A member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DescribedMember {
+    pub member: MemberId,
+    pub instance: Option<Arc<str>>,
+    pub client_id: Arc<str>,
+    pub client_host: Arc<str>,
+    /// Empty unless the group is stable.
+    pub metadata: Bytes,
+    pub assignment: Bytes,
+}
+
+impl GroupMachine {
+    /// A group's offsets. One that does not exist has none, which is no error (`kafka.md` section 9).
+    ///
+    /// # Errors
+    /// `INVALID_GROUP_ID` for an empty name.
+    pub fn fetch_offsets(&self, query: &OffsetQuery) -> Result<Vec<FetchedTopic>, ErrorCode> {
+        if query.group.is_empty() {
+            return Err(ErrorCode::InvalidGroupId);
+        }
+        let known = self.durable().offsets().get(&query.group);
+        let Some(asked) = &query.topics else {
+            let all = known.into_iter().flatten().map(|(name, partitions)| FetchedTopic {
+                name: Arc::clone(name),
+                id: partitions
+                    .values()
+                    .map(|offset| offset.topic_id)
+                    .find(|id| !id.is_zero())
+                    .unwrap_or_default(),
+                partitions: partitions.iter().map(|(index, offset)| fetched(*index, Some(offset))).collect(),
+            });
+            return Ok(all.collect());
+        };
+        let topics = asked.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|index| {
+                let offset = known.and_then(|topics| topics.get(&topic.name)?.get(index));
+                fetched(*index, offset.filter(|offset| is_of_topic(offset, topic.id)))
+            });
+            FetchedTopic { name: Arc::clone(&topic.name), id: topic.id, partitions: partitions.collect() }
+        });
+        Ok(topics.collect())
+    }
+
+    /// All groups in these states and of these types, in any case of letters; an empty filter means all.
+    pub fn list(&self, states: &[&str], types: &[&str]) -> Vec<ListedGroup> {
+        let among = |filter: &[&str], name: &str| {
+            filter.is_empty() || filter.iter().any(|wanted| wanted.trim().eq_ignore_ascii_case(name))
+        };
+        if !among(types, CLASSIC_TYPE) {
+            return Vec::new();
+        }
+        let matching = self.live.values().filter(|group| among(states, group.state.name()));
+        let listed = matching.map(|group| ListedGroup {
+            group: Arc::clone(&group.id),
+            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            state: group.state,
+        });
+        listed.collect()
+    }
+
+    /// A group with its members; `None` where it does not exist: `Dead` to clients, `GROUP_ID_NOT_FOUND` from version 6 on.
+    pub fn describe(&self, group: &str) -> Option<DescribedGroup> {
+        self.live.get(group).map(describe)
+    }
+}
+
+fn is_of_topic(offset: &CommittedOffset, id: TopicId) -> bool {
+    id.is_zero() || offset.topic_id.is_zero() || offset.topic_id == id
+}
+
+fn fetched(index: i32, offset: Option<&CommittedOffset>) -> FetchedOffset {
+    match offset {
+        Some(offset) => FetchedOffset {
+            index,
+            offset: offset.offset,
+            leader_epoch: offset.leader_epoch,
+            metadata: Arc::clone(&offset.metadata),
+        },
+        None => FetchedOffset { index, offset: -1, leader_epoch: -1, metadata: Arc::from("") },
+    }
+}
+
+fn describe(group: &ClassicGroup) -> DescribedGroup {
+    let stable = group.state == GroupState::Stable;
+    let protocol = if stable { group.protocol.clone().unwrap_or_default() } else { Arc::from("") };
+    let members = group.members.iter().map(|member| DescribedMember {
+        member: Arc::clone(&member.id),
+        instance: member.instance.clone(),
+        client_id: Arc::clone(&member.client_id),
+        client_host: Arc::clone(&member.client_host),
+        metadata: if stable { member.metadata(&protocol) } else { Bytes::new() },
+        assignment: member.assignment.clone(),
+    });
+    DescribedGroup {
+        group: Arc::clone(&group.id),
+        state: group.state,
+        generation: group.generation,
+        protocol_type: group.protocol_type.clone().unwrap_or_default(),
+        members: members.collect(),
+        protocol,
+    }
+}
