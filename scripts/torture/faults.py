@@ -10,6 +10,8 @@ from world import CLOSED, PARTITIONS, RETRIABLE, Failure, summary
 RESUME_SECONDS = 10.0
 # What a consumer may be told of records that cannot be read: it must neither go on nor start over.
 DAMAGED = {2, 56, CLOSED}
+# Bytes that one sum of a sidecar covers.
+SUM_BLOCK_BYTES = 65536
 
 
 def kill9(world):
@@ -200,8 +202,13 @@ def bitflip(world):
     if not filled:
         raise Failure("no segment holds two batches after the load")
     partition, path = world.random.choice(filled)
-    position, offset, size = world.random.choice(staging.batches(path))
-    at = staging.on_device(path, position + world.random.randrange(size))
+    batches = staging.batches(path)
+    position, offset, size = world.random.choice(batches)
+    byte = position + world.random.randrange(size)
+    at = staging.on_device(path, byte)
+    # Where each batch of a block looks sound and the block does not, all that reach into it are refused.
+    block = byte - byte % SUM_BLOCK_BYTES
+    first = min(begin for where, begin, length in batches if where + length > block)
     world.stage.unmount()
     world.stage.flip_bit(at, world.random.randrange(8))
     world.stage.mount()
@@ -216,7 +223,7 @@ def bitflip(world):
     if world.judge()["is_clean"] and not world.final["unread"]:
         return  # Mended from the journal.
     where = f"a flipped bit at offset {offset} of partition {partition}"
-    verdict = world.judge([{"op": "damaged", "partition": partition, "offset": offset}])
+    verdict = world.judge([{"op": "damaged", "partition": partition, "offset": first}])
     if not verdict["is_clean"]:
         raise Failure(f"{where}: {summary(verdict)}; {world.final}")
     if answer not in DAMAGED:

@@ -243,6 +243,41 @@ fn a_block_that_is_not_what_was_synced_is_refused_though_its_batches_look_sound(
     });
 }
 
+/// The same of a bit of its leader epoch.
+#[test]
+fn a_batch_of_an_epoch_that_is_not_the_leaders_is_refused_alone() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let core = filled(&io, folder.path()).await;
+        let key = partition(1, 0);
+        let (id, storage) = (core.logs[&key], &core.storage.clone());
+        let file = segment_file(folder.path(), key);
+        let starts = positions(&file);
+        let bad = 7_usize;
+        // The leader epoch follows offset and length.
+        let byte = starts[bad] + 12 + 1;
+        let before = std::fs::read(&file).expect("readable");
+        overwrite(&file, byte, &[before[byte as usize] ^ 1]);
+        let (bytes, next) = read(&io, storage, id, 0, 1 << 20).await.expect("what lies before is served");
+        assert_eq!((bytes.len() as u64, next), (starts[bad], bad as i64 * RECORDS));
+        match read(&io, storage, id, bad as i64 * RECORDS, 1 << 20).await {
+            Err(ReadError::Corrupt { position, .. }) => assert_eq!(position, starts[bad]),
+            other => panic!("{other:?}"),
+        }
+        let behind = (bad as i64 + 1) * RECORDS;
+        assert!(read(&io, storage, id, behind, 1 << 20).await.expect("served").1 > behind);
+        drop(core);
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).expect("there");
+        let directory = open_directory(&io, folder.path()).await;
+        let storage = &start(&io, &directory, 1, NO_TAIL).await.pop().expect("one core");
+        for recovered in storage.take_recovered() {
+            storage.open_log_from(recovered, SEGMENTS_OF_64K, &mut SpareAll).await.expect("open");
+        }
+        let damaged = storage.damaged();
+        assert_eq!((damaged.len(), damaged[0].1.position), (1, starts[bad]), "{damaged:?}");
+    });
+}
+
 /// What no CRC of a batch covers, of the last batch of a log, read whole by a start: offsets beyond what the journal knows of, within
 /// what a segment may hold and beyond it.
 #[test]

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use ringlog_io::OpenOptions;
-use ringlog_protocol::ids::Offset;
+use ringlog_protocol::ids::{LeaderEpoch, Offset};
 
 use super::core_storage::Inner;
 use super::damage::{DamageList, DamageReporter};
 use super::log::{Damage, Log};
 use super::read::{ReadError, ReadPlan, ReadRange};
 use super::recovered::{RecoveredPartition, SegmentInfo};
-use super::scan::{HeaderWalk, WalkError, next_checked};
+use super::scan::{Expected, HeaderWalk, WalkError, next_checked};
 use super::segment::Segment;
 use super::sidecar_file;
 use crate::limits::START_SCAN_BYTES;
@@ -82,7 +82,7 @@ async fn by_sidecar(
 /// Reads the segment up to its first bad batch; the offset after the last sound one.
 async fn by_reading(inner: &Inner, log: &Log, segment: &mut Segment, info: &SegmentInfo) -> Offset {
     let path = segment.handle.path().to_owned();
-    let mut end = info.base;
+    let (mut end, mut epoch) = (info.base, LeaderEpoch(-1));
     // A descriptor of its own: the segment may never be read.
     let file = match inner.io.open(&path, OpenOptions::READ).await {
         Ok(file) => file,
@@ -96,13 +96,14 @@ async fn by_reading(inner: &Inner, log: &Log, segment: &mut Segment, info: &Segm
     let mut walk = HeaderWalk::new(&inner.io, &file, 0, bound, START_SCAN_BYTES);
     loop {
         let position = walk.position();
-        match next_checked(&mut walk, info.base, end).await {
+        let expected = Expected { segment_base: info.base, offset: end, epoch };
+        match next_checked(&mut walk, expected).await {
             Ok(Some((walked, batch))) => {
                 let bytes = u32::try_from(batch.len()).expect("the walk bounds a batch by the file");
                 segment.sums.add(walked.position, &batch);
                 segment.note_batch(walked.header.base_offset, bytes, walked.header.max_timestamp);
                 inner.core.borrow_mut().counters.scanned_bytes += u64::from(bytes);
-                end = walked.header.next_offset();
+                (end, epoch) = (walked.header.next_offset(), walked.header.leader_epoch);
             }
             Ok(None) => return end,
             Err(WalkError::Io(source)) => {

@@ -9,8 +9,8 @@ use std::io;
 use std::sync::Arc;
 
 use ringlog_io::{File, Io};
-use ringlog_protocol::ids::Offset;
-use ringlog_protocol::records::batch::check_crc;
+use ringlog_protocol::ids::{LeaderEpoch, Offset};
+use ringlog_protocol::records::batch::{BatchHeader, check_crc};
 
 use super::index::IndexPoint;
 use super::log::Log;
@@ -244,14 +244,24 @@ impl FirstRead<'_> {
     }
 }
 
-/// Whether batches follow each other. Offsets may be left out (compaction leaves them out), but none comes twice; where one would, it
-/// is the batch that skipped too many which does not belong there, if one did.
+/// Whether batches follow each other, by what no CRC of theirs covers. Offsets may be left out (compaction leaves them out), but none
+/// comes twice, and leader epochs do not go back; where they would, it is the batch that went too far which does not belong there,
+/// if one did.
 #[derive(Debug, Default)]
 struct Order {
     /// The offset after the last batch.
     next: Option<Offset>,
-    /// The last batch that skipped offsets: where it begins, and the first offset that it skipped.
-    leap: Option<(u32, Offset)>,
+    epoch: Option<LeaderEpoch>,
+    /// The last batch that skipped offsets or epochs.
+    leap: Option<Leap>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Leap {
+    position: u32,
+    /// What belonged there.
+    next: Offset,
+    epoch: LeaderEpoch,
 }
 
 impl Order {
@@ -260,18 +270,19 @@ impl Order {
     /// # Errors
     /// The position of the batch that is out of order: this one, or one before it.
     fn take(&mut self, batch: &WalkedBatch) -> Result<(), u32> {
-        let base = batch.header.base_offset;
-        match self.next {
-            Some(next) if base < next => {
-                let (position, skipped) =
-                    self.leap.filter(|(_, skipped)| base >= *skipped).unwrap_or((batch.position, next));
-                self.next = Some(skipped);
-                return Err(position);
-            }
-            Some(next) if base > next => self.leap = Some((batch.position, next)),
-            _ => {}
+        let BatchHeader { base_offset: base, leader_epoch: epoch, .. } = batch.header;
+        let (next, last_epoch) = (self.next.unwrap_or(base), self.epoch.unwrap_or(epoch));
+        if base < next || epoch < last_epoch {
+            let fits = |leap: &Leap| base >= leap.next && epoch >= leap.epoch;
+            let bad =
+                self.leap.filter(fits).map_or((batch.position, next), |leap| (leap.position, leap.next));
+            self.next = Some(bad.1);
+            return Err(bad.0);
         }
-        self.next = Some(batch.header.next_offset());
+        if base > next || epoch > last_epoch {
+            self.leap = Some(Leap { position: batch.position, next, epoch: last_epoch });
+        }
+        (self.next, self.epoch) = (Some(batch.header.next_offset()), Some(epoch));
         Ok(())
     }
 }
@@ -286,7 +297,7 @@ async fn next_sound(walk: &mut HeaderWalk<'_>, order: &mut Order) -> Result<bool
     order.take(&batch).map_err(|position| {
         let detail = match position == batch.position {
             true => format!("a batch at offset {offset} is out of order"),
-            false => format!("a batch skips offsets that follow it, the first of them {offset}"),
+            false => format!("a batch skips offsets or epochs that follow it, from offset {offset} on"),
         };
         WalkError::Invalid { position, detail }
     })?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringlog_io::OpenOptions;
-use ringlog_protocol::ids::Offset;
+use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader};
 
 use super::behind::open_behind;
@@ -20,7 +20,7 @@ use super::log::{Acknowledged, Damage, Log, LogId};
 use super::log_start::LogStarts;
 use super::recovered::{CoveredEnd, RecoveredPartition, SegmentInfo};
 use super::roll;
-use super::scan::{HeaderWalk, WalkError, next_checked};
+use super::scan::{Expected, HeaderWalk, WalkError, next_checked};
 use super::segment::Segment;
 use super::settings::LogSettings;
 use super::sidecar::SegmentFooter;
@@ -396,8 +396,10 @@ async fn scan_segment(
     let file = segment.handle.open(&inner.io).await.map_err(|error| failed(segment, error))?;
     let bound = u32::try_from(info.bytes).unwrap_or(u32::MAX);
     let mut walk = HeaderWalk::new(&inner.io, &file, segment.bytes, bound, START_SCAN_BYTES);
+    let mut epoch = LeaderEpoch(-1);
     loop {
-        let (walked, batch) = match next_checked(&mut walk, segment.base, log.log_end).await {
+        let expected = Expected { segment_base: segment.base, offset: log.log_end, epoch };
+        let (walked, batch) = match next_checked(&mut walk, expected).await {
             Ok(Some(walked)) => walked,
             Ok(None) if u64::from(bound) < info.bytes => {
                 return Ok(SegmentEnd::Invalid {
@@ -427,7 +429,8 @@ async fn scan_segment(
             core.counters.scanned_bytes += u64::from(bytes);
             core.unrecorded_bytes += u64::from(bytes);
         }
-        log.note_epoch(header.leader_epoch, header.base_offset);
+        epoch = header.leader_epoch;
+        log.note_epoch(epoch, header.base_offset);
         log.log_end = header.next_offset();
         visit(header);
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use ringlog_io::{File, Io};
-use ringlog_protocol::ids::Offset;
+use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_protocol::records::batch::{BATCH_HEADER_BYTES, BatchHeader, check_crc};
 
 use crate::limits::SEGMENT_BATCH_BYTES_MAX;
@@ -121,32 +121,51 @@ impl<'a> HeaderWalk<'a> {
     }
 }
 
+/// Where a batch belongs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) segment_base: Offset,
+    /// The offset after the batch before it.
+    pub(super) offset: Offset,
+    /// Of the batch before it.
+    pub(super) epoch: LeaderEpoch,
+}
+
 /// The next batch of a segment as a start reads it, with its bytes: its CRC holds, and it stands where it belongs, which no CRC of a
-/// batch covers. `expected` is the offset after the batch before it.
+/// batch covers.
 pub(super) async fn next_checked(
     walk: &mut HeaderWalk<'_>,
-    segment_base: Offset,
-    expected: Offset,
+    expected: Expected,
 ) -> Result<Option<(WalkedBatch, Bytes)>, WalkError> {
     let Some(walked) = walk.next().await? else { return Ok(None) };
     let invalid = |detail| WalkError::Invalid { position: walked.position, detail };
-    let base = walked.header.base_offset;
-    if base < expected {
-        return Err(invalid(format!("a batch at offset {base} follows offset {expected}")));
+    let BatchHeader { base_offset: base, leader_epoch: epoch, .. } = walked.header;
+    if base < expected.offset || epoch < expected.epoch {
+        return Err(invalid(format!(
+            "a batch at offset {base} of epoch {epoch} follows offset {} and epoch {}",
+            expected.offset, expected.epoch
+        )));
     }
-    let is_far = base.0 - segment_base.0 > SEGMENT_OFFSETS_MAX;
-    if is_far || base > expected && skips_what_follows(walk, base, expected).await {
-        return Err(invalid(format!("a batch at offset {base} stands where {expected} belongs")));
+    let leaps = base > expected.offset || epoch > expected.epoch;
+    let is_far = base.0 - expected.segment_base.0 > SEGMENT_OFFSETS_MAX;
+    if is_far || leaps && is_contradicted(walk, &walked.header, expected).await {
+        return Err(invalid(format!(
+            "a batch at offset {base} of epoch {epoch} stands where offset {} belongs",
+            expected.offset
+        )));
     }
     let bytes = walk.batch_bytes(&walked).await?;
     check_crc(&walked.header, &bytes).map_err(|error| invalid(error.to_string()))?;
     Ok(Some((walked, bytes)))
 }
 
-/// Whether the next batch begins with one of the offsets `expected..base`, which the one just walked over skipped.
-async fn skips_what_follows(walk: &mut HeaderWalk<'_>, base: Offset, expected: Offset) -> bool {
+/// Whether the next batch has an offset or an epoch that the one just walked over skipped.
+async fn is_contradicted(walk: &mut HeaderWalk<'_>, leaping: &BatchHeader, expected: Expected) -> bool {
     let position = walk.position();
     let next = walk.next().await;
     walk.jump(position);
-    matches!(next, Ok(Some(next)) if (expected..base).contains(&next.header.base_offset))
+    let Ok(Some(next)) = next else { return false };
+    let BatchHeader { base_offset: base, leader_epoch: epoch, .. } = next.header;
+    let goes_back = base < leaping.next_offset() || epoch < leaping.leader_epoch;
+    goes_back && base >= expected.offset && epoch >= expected.epoch
 }
