@@ -173,7 +173,7 @@ impl<'a, M: Model> Explorer<'a, M> {
 }
 
 /// Fixed seeds: one model, one order, one count.
-fn fingerprint<S: Hash>(state: &S) -> u64 {
+pub(crate) fn fingerprint<S: Hash>(state: &S) -> u64 {
     ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(state)
 }
 

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod explore;
+pub mod hunt;
 pub mod log;
 pub mod properties;
 pub mod protocol;

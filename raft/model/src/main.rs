@@ -12,10 +12,14 @@ use ringlog_raft_model::explore::Outcome;
 use ringlog_raft_model::runs::{Run, mistake_runs, short_runs, sound_runs};
 use serde_json::{Value, json};
 
-const USAGE: &str = "usage: ringlog-raft-model [--trace] [--states-max N] all|short|sound|mistakes|NAME...";
+const USAGE: &str = "usage: ringlog-raft-model [--trace] [--states-max N] all|short|sound|mistakes|NAME...
+       ringlog-raft-model --hunt STEPS [--trace] mistakes|NAME...    random walks instead of a search";
+
+/// Any would do: one seed is one hunt.
+const HUNT_SEED: u64 = 1;
 
 fn main() -> ExitCode {
-    let (mut trace, mut states_max, mut names) = (false, 400_000_000, Vec::new());
+    let (mut trace, mut states_max, mut steps_max, mut names) = (false, 400_000_000, None, Vec::new());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -24,12 +28,19 @@ fn main() -> ExitCode {
                 Some(Ok(number)) => states_max = number,
                 _ => return usage(),
             },
+            "--hunt" => match arguments.next().map(|number| number.parse()) {
+                Some(Ok(number)) => steps_max = Some(number),
+                _ => return usage(),
+            },
             flag if flag.starts_with('-') => return usage(),
             _ => names.push(argument),
         }
     }
     if names.is_empty() {
         return usage();
+    }
+    if let Some(steps_max) = steps_max {
+        return hunt_mistakes(&names, steps_max, trace);
     }
     let (mut told, mut surprises) = (Vec::new(), 0);
     for (group, runs) in [("short", short_runs()), ("sound", sound_runs()), ("mistakes", mistake_runs())] {
@@ -59,6 +70,28 @@ fn main() -> ExitCode {
     }
     println!("{:#}", summary(&told, surprises));
     if surprises == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Hunts the planted mistakes by random walks; they must be found.
+fn hunt_mistakes(names: &[String], steps_max: u64, trace: bool) -> ExitCode {
+    let (mut told, mut missed) = (Vec::new(), 0);
+    let wanted = |run: &Run| names.iter().any(|name| name == "mistakes" || run.name.contains(name.as_str()));
+    for run in mistake_runs().iter().filter(|run| wanted(run)) {
+        let began = Instant::now();
+        let hunt = run.hunt(HUNT_SEED, steps_max);
+        let seconds = began.elapsed().as_secs_f64();
+        missed += usize::from(hunt.broken.is_none());
+        let found = hunt.broken.unwrap_or("nothing");
+        eprintln!("{:<26} {:>11} steps {seconds:>7.1} s  {found}", run.name, hunt.steps);
+        if trace {
+            hunt.trace.iter().for_each(|line| eprintln!("    {line}"));
+        }
+        told.push(json!({
+            "run": run.name, "steps": hunt.steps, "walks": hunt.walks, "broken": hunt.broken, "trace_steps": hunt.trace.len(),
+        }));
+    }
+    println!("{:#}", json!({"planted_mistakes": told.len(), "missed": missed, "hunts": told}));
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn usage() -> ExitCode {

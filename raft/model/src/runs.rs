@@ -1,8 +1,26 @@
 //! What is run: the sound protocol at several bounds, and one run for each planted mistake.
 
 use crate::explore::{Outcome, Search, explore};
+use crate::hunt::{Hunt, hunt};
 use crate::properties::Checked;
 use crate::protocol::{Mistake, Protocol, Rule};
+
+/// Calls a method of a [`Run`] for the model of its size.
+macro_rules! sized {
+    ($run:expr, $method:ident, ($($argument:expr),*)) => {
+        match ($run.replicas, $run.protocol.max_term) {
+            (3, 2) => $run.$method::<3, 3>($($argument),*),
+            (3, 3) => $run.$method::<3, 4>($($argument),*),
+            (3, 4) => $run.$method::<3, 5>($($argument),*),
+            (3, 5) => $run.$method::<3, 6>($($argument),*),
+            (4, 2) => $run.$method::<4, 3>($($argument),*),
+            (4, 3) => $run.$method::<4, 4>($($argument),*),
+            (5, 2) => $run.$method::<5, 3>($($argument),*),
+            (5, 3) => $run.$method::<5, 4>($($argument),*),
+            (replicas, terms) => panic!("no model of {replicas} replicas and {terms} terms is compiled in"),
+        }
+    };
+}
 
 /// One bounded space of states to visit.
 #[derive(Clone, Debug)]
@@ -27,22 +45,28 @@ impl Run {
     /// # Panics
     /// When no model of so many replicas and terms is compiled in.
     pub fn explore(&self, states_max: u64, fold: bool) -> Outcome {
-        match (self.replicas, self.protocol.max_term) {
-            (3, 2) => self.explore_sized::<3, 3>(states_max, fold),
-            (3, 3) => self.explore_sized::<3, 4>(states_max, fold),
-            (3, 4) => self.explore_sized::<3, 5>(states_max, fold),
-            (3, 5) => self.explore_sized::<3, 6>(states_max, fold),
-            (4, 2) => self.explore_sized::<4, 3>(states_max, fold),
-            (4, 3) => self.explore_sized::<4, 4>(states_max, fold),
-            (5, 2) => self.explore_sized::<5, 3>(states_max, fold),
-            (5, 3) => self.explore_sized::<5, 4>(states_max, fold),
-            (replicas, terms) => panic!("no model of {replicas} replicas and {terms} terms is compiled in"),
-        }
+        sized!(self, explore_sized, (states_max, fold))
+    }
+
+    /// Walks at random for at most `steps_max` steps.
+    ///
+    /// # Panics
+    /// As [`Run::explore`].
+    pub fn hunt(&self, seed: u64, steps_max: u64) -> Hunt {
+        sized!(self, hunt_sized, (seed, steps_max))
     }
 
     fn explore_sized<const N: usize, const T: usize>(&self, states_max: u64, fold: bool) -> Outcome {
-        let Run { protocol, inner, recovery, search, .. } = self.clone();
-        explore(&Checked::<N, T> { protocol, inner, recovery, symmetry: fold }, search, states_max)
+        explore(&self.checked::<N, T>(fold), self.search, states_max)
+    }
+
+    fn hunt_sized<const N: usize, const T: usize>(&self, seed: u64, steps_max: u64) -> Hunt {
+        hunt(&self.checked::<N, T>(false), seed, steps_max)
+    }
+
+    fn checked<const N: usize, const T: usize>(&self, fold: bool) -> Checked<N, T> {
+        let Run { protocol, inner, recovery, .. } = self.clone();
+        Checked { protocol, inner, recovery, symmetry: fold }
     }
 }
 

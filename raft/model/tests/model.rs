@@ -29,3 +29,35 @@ fn every_mistake_that_is_cheap_to_find_is_found() {
         assert!(outcome.trace.len() > 1, "{} came with no trace", run.name);
     }
 }
+
+/// Random walks find what a search reaches after tens of millions of states: all mistakes but those that need billions of steps
+/// (`docs/evidence/raft/model.json` names them).
+#[test]
+fn mistakes_that_lie_deep_are_found_by_random_walks() {
+    let deep = [
+        "CountWithoutLogTerm",
+        "LogTermOnFirstContact",
+        "CompareLastEpoch",
+        "CompareLengthOnly",
+        "ExposeBeforeReconciled",
+        "CommitOldTermByCount",
+        "ChangeWithoutBarrier",
+        "VersionNotCompared",
+    ];
+    for name in deep {
+        let runs = mistake_runs();
+        let run = runs.iter().find(|run| run.name == name).expect("a planted mistake");
+        let hunt = run.hunt(1, 20_000_000);
+        assert!(hunt.broken.is_some(), "{name} was not found in {} steps", hunt.steps);
+        assert!(hunt.trace.len() > 1, "{name} came with no trace");
+    }
+}
+
+#[test]
+fn one_seed_is_one_hunt_and_the_sound_rule_survives_it() {
+    let runs = short_runs();
+    let run = runs.first().expect("one at least");
+    let (first, second) = (run.hunt(7, 300_000), run.hunt(7, 300_000));
+    assert_eq!(first, second);
+    assert_eq!(first.broken, None, "{}", run.name);
+}
