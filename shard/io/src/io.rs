@@ -509,19 +509,28 @@ impl Io {
         Ok(Vec::from(self.read_at(&file, 0, length).await?))
     }
 
-    /// Replaces a file so that a crash leaves the old content or the new one: writes `<path>.new`, fsync, rename,
-    /// fsync of the directory.
+    /// Writes what a file shall hold beside it, as `<path>.new`, and syncs it; answers that name. It counts once it is
+    /// renamed to `path`, and for good once the directory is synced: one sync serves all names of the directory.
     ///
     /// # Errors
-    /// Of the first step that failed; the old content is still there unless the last one failed.
-    pub async fn replace_file(&self, path: &Path, content: Vec<u8>) -> io::Result<()> {
+    /// Of the first step that failed; the file itself was not touched.
+    pub async fn write_beside(&self, path: &Path, content: Vec<u8>) -> io::Result<PathBuf> {
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(".new");
         let fresh = PathBuf::from(fresh);
         let file = self.open(&fresh, OpenOptions::READ_WRITE_CREATE.with_truncate()).await?;
         self.write_at(&file, 0, vec![Bytes::from(content)]).await?;
         self.sync_all(&file).await?;
-        drop(file);
+        Ok(fresh)
+    }
+
+    /// Replaces a file so that a crash leaves the old content or the new one: writes `<path>.new`, fsync, rename,
+    /// fsync of the directory.
+    ///
+    /// # Errors
+    /// Of the first step that failed; the old content is still there unless the last one failed.
+    pub async fn replace_file(&self, path: &Path, content: Vec<u8>) -> io::Result<()> {
+        let fresh = self.write_beside(path, content).await?;
         self.rename(&fresh, path).await?;
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.sync_directory(directory.unwrap_or(Path::new("."))).await

@@ -577,7 +577,7 @@ async fn grow(shared: &Shared) {
     }
     let number = shared.state.borrow_mut().ring.take_number();
     let path = place.directory.join(file_name(place.origin.core, number));
-    match create_file(&shared.io, &path, shared.settings.file_bytes).await {
+    match create_durable_file(&shared.io, &path, shared.settings.file_bytes).await {
         Ok(file) => {
             if shared.cannot_grow.replace(false) {
                 tracing::info!(path = %path.display(), "journal files can be made again");
@@ -600,8 +600,17 @@ async fn grow(shared: &Shared) {
     shared.progress.notify();
 }
 
+/// [`create_file`] and its name.
+async fn create_durable_file(io: &Io, path: &Path, bytes: u64) -> io::Result<File> {
+    let file = create_file(io, path, bytes).await?;
+    if let Some(parent) = path.parent() {
+        io.sync_directory(parent).await?;
+    }
+    Ok(file)
+}
+
 /// Makes a file of `bytes` zeroes, written and synced: later writes into it change no metadata, which is what makes
-/// them a third as long as writes into fallocated space.
+/// them a third as long as writes into fallocated space. Its name lasts once the caller has synced the folder.
 pub(super) async fn create_file(io: &Io, path: &Path, bytes: u64) -> io::Result<File> {
     let options =
         OpenOptions { read: true, write: true, create_new: true, direct: true, ..OpenOptions::default() };
@@ -617,8 +626,5 @@ pub(super) async fn create_file(io: &Io, path: &Path, bytes: u64) -> io::Result<
         position += piece as u64;
     }
     io.sync_all(&file).await?;
-    if let Some(parent) = path.parent() {
-        io.sync_directory(parent).await?;
-    }
     Ok(file)
 }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringlog_io::{FileLock, Io};
+use ringlog_io::{FileLock, Io, Priority};
 use ringlog_protocol::ids::{NodeId, TopicId};
 
 use super::checked_text::{check_text, with_checksum};
-use super::durable_folder::make_folder;
+use super::durable_folder::{create_folder, make_folder, sync_above};
 use super::journal_folder;
 
 /// Version of the directory as a whole: what files there are and what each is for. The files carry their own.
@@ -83,6 +83,16 @@ struct Meta {
     directory_id: String,
 }
 
+impl Meta {
+    fn content(&self) -> Vec<u8> {
+        let Meta { cluster_id, node_id, directory_id } = self;
+        let text = format!(
+            "#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+        );
+        with_checksum(text)
+    }
+}
+
 impl DataDirectory {
     /// Locks and checks a directory, or makes it when it is missing or empty. `journal` names a folder on another
     /// device; by default the journal is inside.
@@ -96,7 +106,7 @@ impl DataDirectory {
         identity: &Identity,
     ) -> Result<DataDirectory, DataDirectoryError> {
         let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
-        make_folder(io, path).await.map_err(failed)?;
+        let mut made = create_folder(io, path).await.map_err(failed)?;
         // A configuration may spell the default out; the directory's own lock holds that one.
         let journal = journal.filter(|journal| **journal != path.join(JOURNAL_NAME));
         let place = Place { io, path, journal, identity };
@@ -110,21 +120,21 @@ impl DataDirectory {
             Err(error) => return Err(failed(error)),
         };
         let journal_lock = match journal {
-            Some(journal) => Some(journal_folder::lock(io, journal).await?),
+            Some(journal) => {
+                let (lock, made_too) = journal_folder::lock(io, journal).await?;
+                made.extend(made_too);
+                Some(lock)
+            }
             None => None,
         };
         let found = place.judge().await?;
         let is_new = found.meta.is_none();
         let meta = found.meta.unwrap_or_else(|| new_meta(io, identity));
-        if !found.has_format || is_new {
-            write_identity(io, path, &meta).await.map_err(failed)?;
+        if is_new || !found.has_owner {
+            place.establish(&meta, is_new, made).await?;
         }
+        make_folder(io, &path.join(DATA_NAME)).await.map_err(failed)?;
         let journal = place.journal();
-        journal_folder::claim(io, &journal, &meta.directory_id)
-            .await
-            .map_err(|source| DataDirectoryError::Io { path: journal.clone(), source })?;
-        let data = path.join(DATA_NAME);
-        make_folder(io, &data).await.map_err(failed)?;
         Ok(DataDirectory {
             path: path.to_owned(),
             journal,
@@ -196,8 +206,10 @@ struct Place<'a> {
 
 /// What is there already.
 struct Found {
-    has_format: bool,
+    /// Without a file `FORMAT` there is none.
     meta: Option<Meta>,
+    /// Whether the journal says that it is this directory's.
+    has_owner: bool,
 }
 
 impl Place<'_> {
@@ -210,8 +222,7 @@ impl Place<'_> {
         let Place { io, path, identity, .. } = *self;
         let names = list(io, path).await?;
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
-        let has_format = has(FORMAT_NAME);
-        if has_format {
+        if has(FORMAT_NAME) {
             check_format(io, path).await?;
         } else {
             refuse_foreign(path, &names, self.journal)?;
@@ -221,8 +232,58 @@ impl Place<'_> {
             check_identity(path, meta, identity)?;
         }
         let directory_id = meta.as_ref().map(|meta| meta.directory_id.as_str());
-        journal_folder::judge(io, &self.journal(), self.journal.is_none(), directory_id).await?;
-        Ok(Found { has_format, meta })
+        let has_owner =
+            journal_folder::judge(io, &self.journal(), self.journal.is_none(), directory_id).await?;
+        Ok(Found { meta, has_owner })
+    }
+
+    /// Writes whose directory and journal this is. Each step is durable before the next one begins:
+    ///
+    /// 1. The names above, and `FORMAT`: with it whatever a crash leaves is recognised as ours.
+    /// 2. `meta.properties`, `data/` and `journal/`.
+    /// 3. The journal's `owner`, which names what stands in `meta.properties`. Where a start finds it all the rest is
+    ///    durable, also after a kill that left names which nobody had synced.
+    async fn establish(
+        &self,
+        meta: &Meta,
+        is_new: bool,
+        made: Vec<PathBuf>,
+    ) -> Result<(), DataDirectoryError> {
+        let Place { io, path, .. } = *self;
+        let journal = self.journal();
+        let failed = |source| DataDirectoryError::Io { path: path.to_owned(), source };
+        let failed_journal = |source| DataDirectoryError::Io { path: journal.clone(), source };
+        let above = {
+            let (io, path, elsewhere) = (io.clone(), path.to_owned(), self.journal.map(Path::to_owned));
+            async move {
+                let paths: Vec<&Path> = elsewhere.iter().map(PathBuf::as_path).chain([&*path]).collect();
+                sync_above(&io, &paths, &made).await
+            }
+        };
+        let above = io.spawn(Priority::Foreground, above);
+        if is_new {
+            let format = format!("{FORMAT_FIRST_LINE}\nversion={DIRECTORY_FORMAT_VERSION}\n");
+            io.replace_file(&path.join(FORMAT_NAME), with_checksum(format)).await.map_err(failed)?;
+        }
+        above.await.map_err(failed)?;
+        io.create_directories(&path.join(DATA_NAME)).await.map_err(failed)?;
+        io.create_directories(&journal).await.map_err(failed_journal)?;
+        let owner = journal.join(journal_folder::OWNER_NAME);
+        let fresh_owner = {
+            let (io, owner) = (io.clone(), owner.clone());
+            let content = journal_folder::owner_content(&meta.directory_id);
+            async move { io.write_beside(&owner, content).await }
+        };
+        let fresh_owner = io.spawn(Priority::Foreground, fresh_owner);
+        if is_new {
+            let file = path.join(META_NAME);
+            let fresh = io.write_beside(&file, meta.content()).await.map_err(failed)?;
+            io.rename(&fresh, &file).await.map_err(failed)?;
+        }
+        io.sync_directory(path).await.map_err(failed)?;
+        let fresh_owner = fresh_owner.await.map_err(failed_journal)?;
+        io.rename(&fresh_owner, &owner).await.map_err(failed_journal)?;
+        io.sync_directory(&journal).await.map_err(failed_journal)
     }
 }
 
@@ -337,14 +398,4 @@ fn check_identity(path: &Path, meta: &Meta, identity: &Identity) -> Result<(), D
         return Err(DataDirectoryError::OtherNode { path: path.to_owned(), found, expected });
     }
     Ok(())
-}
-
-/// `FORMAT` first: with it, whatever a crash leaves is recognised as ours.
-async fn write_identity(io: &Io, path: &Path, meta: &Meta) -> io::Result<()> {
-    let format = format!("{FORMAT_FIRST_LINE}\nversion={DIRECTORY_FORMAT_VERSION}\n");
-    io.replace_file(&path.join(FORMAT_NAME), with_checksum(format)).await?;
-    let Meta { cluster_id, node_id, directory_id } = meta;
-    let text =
-        format!("#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n");
-    io.replace_file(&path.join(META_NAME), with_checksum(text)).await
 }

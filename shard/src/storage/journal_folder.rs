@@ -5,36 +5,36 @@
 //! in the wrong folder it would take acknowledged records with it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringlog_io::{FileLock, Io};
 
 use super::checked_text::{check_text, with_checksum};
 use super::data_directory::{DataDirectoryError, LOST_AND_FOUND, list, read_text};
-use super::durable_folder::make_folder;
+use super::durable_folder::create_folder;
 
 pub(super) const OWNER_NAME: &str = "owner";
 const LOCK_NAME: &str = "lock";
 const FIRST_LINE: &str = "ringlog journal";
 
-/// Whether a journal of this directory may be in `folder`; changes nothing. A folder of the data directory itself has no
+/// Whether `folder` says that it holds this directory's journal; refuses what must not. Changes nothing. A folder of the data directory itself has no
 /// other owner, so there a missing `owner` is only one that was not written yet.
 pub(super) async fn judge(
     io: &Io,
     folder: &Path,
     is_inside: bool,
     directory_id: Option<&str>,
-) -> Result<(), DataDirectoryError> {
+) -> Result<bool, DataDirectoryError> {
     let failed = |source| DataDirectoryError::Io { path: folder.to_owned(), source };
     if !io.path_exists(folder).await.map_err(failed)? {
-        return Ok(());
+        return Ok(false);
     }
     let names = list(io, folder).await?;
     let path = folder.join(OWNER_NAME);
     if names.iter().any(|name| name == OWNER_NAME) {
         let found = owner(&path, &read_text(io, &path).await?)?;
         return match directory_id {
-            Some(expected) if expected == found => Ok(()),
+            Some(expected) if expected == found => Ok(true),
             expected => Err(DataDirectoryError::OtherJournal {
                 path: folder.to_owned(),
                 found,
@@ -44,7 +44,7 @@ pub(super) async fn judge(
     }
     let is_ours = |name: &String| name == LOCK_NAME || name == LOST_AND_FOUND || name.starts_with(OWNER_NAME);
     match names.iter().find(|name| !is_ours(name)).filter(|_| !is_inside) {
-        None => Ok(()),
+        None => Ok(false),
         Some(found) => {
             Err(DataDirectoryError::ForeignJournal { path: folder.to_owned(), found: found.clone() })
         }
@@ -63,25 +63,21 @@ fn owner(path: &Path, text: &str) -> Result<String, DataDirectoryError> {
     id.map(str::to_owned).ok_or_else(|| unreadable("directory.id is missing".to_owned()))
 }
 
-/// Locks a folder outside the data directory; made when it is missing.
-pub(super) async fn lock(io: &Io, folder: &Path) -> Result<FileLock, DataDirectoryError> {
+/// Locks a folder outside the data directory; made when it is missing. Answers also the folders that are to be synced
+/// before its name lasts.
+pub(super) async fn lock(io: &Io, folder: &Path) -> Result<(FileLock, Vec<PathBuf>), DataDirectoryError> {
     let failed = |source| DataDirectoryError::Io { path: folder.to_owned(), source };
-    make_folder(io, folder).await.map_err(failed)?;
+    let made = create_folder(io, folder).await.map_err(failed)?;
     match io.lock_file(&folder.join(LOCK_NAME)).await {
+        Ok(lock) => Ok((lock, made)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(DataDirectoryError::JournalLocked { path: folder.to_owned() })
         }
-        result => result.map_err(failed),
+        Err(error) => Err(failed(error)),
     }
 }
 
-/// Writes whose journal it is, unless that stands there.
-pub(super) async fn claim(io: &Io, folder: &Path, directory_id: &str) -> io::Result<()> {
-    let path = folder.join(OWNER_NAME);
-    if io.path_exists(&path).await? {
-        return Ok(());
-    }
-    make_folder(io, folder).await?;
-    let text = format!("{FIRST_LINE}\nversion=1\ndirectory.id={directory_id}\n");
-    io.replace_file(&path, with_checksum(text)).await
+/// What the file says that names the journal's owner.
+pub(super) fn owner_content(directory_id: &str) -> Vec<u8> {
+    with_checksum(format!("{FIRST_LINE}\nversion=1\ndirectory.id={directory_id}\n"))
 }

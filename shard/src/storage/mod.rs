@@ -3,7 +3,7 @@
 //! Owns positions (where each batch lies) and what is durable where. It never knows how many cores there are, never
 //! decides what may be appended, and acknowledges nothing itself: the journal's reports go to the durable listener.
 //!
-//! Reading order: `folder` (names on disk), `data_directory`, `journal_folder` and `checked_text` (locks and identity), `index`, `segment`, `tail` (memory),
+//! Reading order: `folder` (names on disk), `data_directory`, `journal_folder`, `durable_folder`, `side_by_side` and `checked_text` (locks and identity), `index`, `segment`, `tail` (memory),
 //! `log`, `read`, `first_read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
 //! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
 //! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`, `truncate` with `cuts`, `begin_anew`, `visit`; what goes wrong: `space`,
@@ -47,6 +47,7 @@ mod segment;
 mod segment_file;
 mod set_aside;
 pub mod settings;
+pub(crate) mod side_by_side;
 pub mod sidecar;
 mod sidecar_file;
 pub mod space;

@@ -1,4 +1,5 @@
-//! The first frames of a new generation: what each partition brings along. Written and synced before the manifest names it.
+//! The first frames of a new generation: what each partition brings along. Written and synced before the manifest names it;
+//! the files' names are the caller's to sync, once for all cores.
 
 use std::path::{Path, PathBuf};
 

@@ -32,6 +32,7 @@ use crate::storage::recovered::{
     CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery,
 };
 use crate::storage::settings::StorageSettings;
+use crate::storage::side_by_side::side_by_side;
 use crate::storage::space::NodeSpace;
 use crate::storage::{Damage, DataDirectory};
 
@@ -120,11 +121,20 @@ pub async fn recover_with(
         generation: old.map_or(1, |manifest| manifest.generation + 1),
         salt: io.random_u64(),
     };
+    // Under a name that nobody reads, so it need not wait for what it names.
+    let path = journal.join(MANIFEST_NAME);
+    let fresh = {
+        let (io, path, content) = (io.clone(), path.clone(), manifest.encode());
+        async move { io.write_beside(&path, content).await }
+    };
+    let fresh = io.spawn(Priority::Foreground, fresh);
     let mut shards = write_generation(io, &journal, &data, &manifest, partitions, core_of, settings).await?;
     write_checkpoints(io, &checkpoints, &mut shards).await;
+    let failed = |source| RecoveryError::Io { path: path.clone(), source };
+    let fresh = fresh.await.map_err(failed)?;
     step(hook, RecoveryStep::GenerationWritten)?;
-    let path = journal.join(MANIFEST_NAME);
-    io.replace_file(&path, manifest.encode()).await.map_err(|source| RecoveryError::Io { path, source })?;
+    io.rename(&fresh, &path).await.map_err(failed)?;
+    io.sync_directory(&journal).await.map_err(failed)?;
     step(hook, RecoveryStep::ManifestSwitched)?;
     // Damage keeps its evidence: somebody may bring back by hand what recovery would not guess.
     let keep = old.filter(|_| !report.corruption.is_empty()).map(|manifest| manifest.generation);
@@ -721,24 +731,30 @@ async fn write_generation(
         io.remove_directory_all(&directory).await.map_err(failed)?;
     }
     io.create_directories(&directory).await.map_err(failed)?;
-    io.sync_directory(journal).await.map_err(failed)?;
+    let its_name = {
+        let (io, journal) = (io.clone(), journal.to_owned());
+        async move { io.sync_directory(&journal).await }
+    };
+    let its_name = io.spawn(Priority::Foreground, its_name);
     let space = NodeSpace::new(manifest.core_count);
     let failures = Arc::default();
-    let mut shards = Vec::with_capacity(by_core.len());
-    for (core, mut partitions) in (0..).zip(by_core) {
+    let cores = (0..).zip(by_core).map(|(core, mut partitions)| {
         let origin = FrameOrigin { generation: manifest.generation, salt: manifest.salt, core };
-        let (place, files) = write_core(io, &directory, origin, &mut partitions, &settings.journal).await?;
-        shards.push(ShardRecovery {
-            core,
-            partitions,
-            data: data.to_owned(),
-            journal: place,
-            journal_files: files,
-            checkpoint: CheckpointPlace::default(),
-            space: Arc::clone(&space),
-            failures: Arc::clone(&failures),
-        });
-    }
+        let (io, directory, data, settings) =
+            (io.clone(), directory.clone(), data.to_owned(), settings.journal);
+        let (space, failures) = (Arc::clone(&space), Arc::clone(&failures));
+        async move {
+            let (journal, journal_files) =
+                write_core(&io, &directory, origin, &mut partitions, &settings).await?;
+            let checkpoint = CheckpointPlace::default();
+            let shard =
+                ShardRecovery { core, partitions, data, journal, journal_files, checkpoint, space, failures };
+            Ok::<ShardRecovery, RecoveryError>(shard)
+        }
+    });
+    let shards = side_by_side(io, cores).await?;
+    its_name.await.map_err(failed)?;
+    io.sync_directory(&directory).await.map_err(failed)?;
     Ok(shards)
 }
 
@@ -749,12 +765,14 @@ async fn remove_old_generations(
     keep: Option<u64>,
 ) -> Result<(), RecoveryError> {
     let current_name = generation_name(current);
+    let mut has_changed = false;
     for name in list_folders(io, journal).await? {
         let is_generation =
             name.len() == current_name.len() && name.bytes().all(|byte| byte.is_ascii_digit());
         if !is_generation || name == current_name {
             continue;
         }
+        has_changed = true;
         let path = journal.join(&name);
         let failed = |source| RecoveryError::Io { path: path.clone(), source };
         if keep.is_some_and(|generation| generation_name(generation) == name) {
@@ -764,6 +782,9 @@ async fn remove_old_generations(
         } else {
             io.remove_directory_all(&path).await.map_err(failed)?;
         }
+    }
+    if !has_changed {
+        return Ok(());
     }
     io.sync_directory(journal).await.map_err(|source| RecoveryError::Io { path: journal.to_owned(), source })
 }
