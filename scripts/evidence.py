@@ -46,6 +46,14 @@ WANTED = {
         "flushes": [],
         "bypass": [],
     },
+    "raft": {
+        "model": [("sound_runs_broken", EXACTLY, 0), ("sound_runs_incomplete", EXACTLY, 0), ("mistakes_found", EXACTLY, 25)],
+        "simulation": [("seeds", AT_LEAST, 100_000), ("failures", EXACTLY, 0)],
+        "replicas": [("seeds", AT_LEAST, 1_000), ("failures", EXACTLY, 0)],
+        "memory": [*((name, AT_MOST, 1024) for name in ("follower_bytes", "group_of_one_bytes", "leader_of_three_bytes")),
+                   ("steady_state_allocations", EXACTLY, 0)],
+        "produce": [("ratio_1_records", AT_MOST, 1.03), ("ratio_10_records", AT_MOST, 1.03)],
+    },
 }
 TEST_NAME = re.compile(r"\(test: `?([^`)]+)`?\)")
 

@@ -3,6 +3,7 @@
 
   measure.py skeleton [--only start|journal|produce|echo] [--seconds S] [--out DIR]
   measure.py storage [--only ROW,...] [--short] [--ringlog BINARY] [--out DIR]
+  measure.py raft [--only produce] [--out DIR]
 
 skeleton: start, journal, produce beside Apache Kafka, the executor beside tokio. The part `echo` is the whole runtime
 benchmark, with glommio: echo, cached file reads, messages between cores.
@@ -10,6 +11,7 @@ storage: the rows of scripts/measure/storage.py and restart.py. Needs root: some
 drops the page cache. `restart` takes 20 GiB of disk while it runs. --short tries each row in seconds on little data; its
 figures go to a folder that is removed, unless --out names one, and only what the clock has no part in is compared with a
 bound, a loose one.
+raft: instructions of a produced batch, counted by callgrind, against the commit before groups had other members.
 
 Run it on a quiet machine of two or more cores. It builds the release binaries, pins broker and generator apart (core 0 and
 core 1), starts Kafka through scripts/kafka-peer.sh, and prefers ratios within one run over absolute times. Every figure is
@@ -28,6 +30,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "measure"))
 import device  # noqa: E402
+import raft  # noqa: E402
 import restart  # noqa: E402
 import storage  # noqa: E402
 from common import BROKER_CPU, ROOT, Binary, Broker, bench, output_of, percentile_ms, run, target, write  # noqa: E402
@@ -214,19 +217,24 @@ def names(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("issue", choices=["skeleton", "storage"])
+    parser.add_argument("issue", choices=["skeleton", "storage", "raft"])
     parser.add_argument("--only", type=names, action="extend", help="rows, separated by commas; may be repeated")
     parser.add_argument("--seconds", type=float, default=RUNTIME_SECONDS, help="of one run of the runtime benchmark")
     parser.add_argument("--short", action="store_true", help="storage: try each row in seconds")
     parser.add_argument("--ringlog", type=pathlib.Path, help="storage: this binary, instead of building one")
     parser.add_argument("--out", type=pathlib.Path, help="default: docs/evidence/<issue>")
     arguments = parser.parse_args()
-    known = PARTS if arguments.issue == "skeleton" else STORAGE_ROWS
+    known = {"skeleton": PARTS, "storage": STORAGE_ROWS, "raft": raft.ROWS}[arguments.issue]
     unknown = set(arguments.only or []) - set(known)
     if unknown:
         parser.error(f"--only {','.join(sorted(unknown))}: {arguments.issue} has {', '.join(known)}")
     if arguments.issue == "skeleton":
         measure_skeleton(arguments)
+    elif arguments.issue == "raft":
+        out = arguments.out or ROOT / "docs/evidence/raft"
+        out.mkdir(parents=True, exist_ok=True)
+        for name in arguments.only or raft.ROWS:
+            raft.ROWS[name](out)
     else:
         measure_storage(arguments)
 
