@@ -191,11 +191,21 @@ fn summary(arguments: &Arguments, totals: &Totals, begun: Instant) -> serde_json
     })
 }
 
+/// What a program prints, or nothing.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().ok();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+fn machine() -> String {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown CPU", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores, Linux {}", said("uname", &["-r"]))
+}
+
 fn evidence(summary: &serde_json::Value) -> serde_json::Value {
-    let said = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output().ok();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-    };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = "cargo run --profile simulate -p ringlog-shard --example replicas --";
     json!({
@@ -204,7 +214,11 @@ fn evidence(summary: &serde_json::Value) -> serde_json::Value {
         "command": format!("{command} {}", arguments.join(" ")),
         "commit": said("git", &["rev-parse", "HEAD"]),
         "date": said("date", &["-u", "+%F"]),
+        "machine": machine(),
         "values": summary,
-        "bound": [{ "value": "failures", "op": "==", "limit": 0 }],
+        "bound": [
+            { "value": "seeds", "op": ">=", "limit": 1_000 },
+            { "value": "failures", "op": "==", "limit": 0 },
+        ],
     })
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ringlog_io::sim::{Host, Outcome, World};
+use ringlog_io::sim::{Host, HostDisk, Outcome, Place, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{NodeId, Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
@@ -113,6 +113,8 @@ struct Cluster {
     io: Io,
     links: Rc<Links>,
     stores: Vec<Store>,
+    /// Of the first node.
+    disk: HostDisk,
 }
 
 impl Cluster {
@@ -171,13 +173,13 @@ fn simulate<F: Future<Output = ()> + 'static>(copies_min: usize, play: impl FnOn
         io.clone().spawn(Priority::Foreground, life(io)).detach();
     }
     let is_done = Rc::new(Cell::new(false));
-    let (io, done) = (hosts[FIRST].executor(), Rc::clone(&is_done));
+    let (io, disk, done) = (hosts[FIRST].executor(), hosts[FIRST].disk(), Rc::clone(&is_done));
     let test = async move |io: Io| {
         while stores.borrow().iter().any(Option::is_none) {
             io.sleep(STEP).await;
         }
         let stores = stores.borrow().iter().flatten().cloned().collect();
-        let cluster = Cluster { io, links, stores };
+        let cluster = Cluster { io, links, stores, disk };
         cluster.until_settled().await;
         cluster.until("the first record is committed", |cluster| cluster.high_watermark() == 1).await;
         cluster
@@ -235,4 +237,17 @@ fn a_leader_that_is_not_settled_says_up_to_where_others_may_have_read() {
         let view = cluster.leader().view(key()).expect("it leads");
         assert_eq!(view.unsettled_end, None);
     });
+}
+
+#[test]
+fn a_producer_learns_that_the_leader_s_log_failed_and_not_only_that_it_stepped_down() {
+    for durability in [Durability::Leader, Durability::Quorum] {
+        simulate(1, move |cluster| async move {
+            cluster.disk.fail_writes(Place::in_files("journal"));
+            let waiting = append_one(&cluster, durability).expect("nobody knows yet");
+            assert_eq!(waiting.finish().await, [(0, CommitFailure::Poisoned)]);
+            let refused = append_one(&cluster, durability).err();
+            assert!(matches!(refused, Some(AppendError::Poisoned { .. })), "{refused:?}");
+        });
+    }
 }
