@@ -55,6 +55,24 @@ impl fmt::Display for GroupState {
     }
 }
 
+/// The topics that members want.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Wishes<'a> {
+    /// One of them cannot be read: it may want any.
+    Unknown,
+    Topics(BTreeSet<&'a str>),
+}
+
+impl Wishes<'_> {
+    /// Whether somebody may want this topic.
+    pub fn may_include(&self, topic: &str) -> bool {
+        match self {
+            Wishes::Unknown => true,
+            Wishes::Topics(topics) => topics.contains(topic),
+        }
+    }
+}
+
 /// An empty group waits for more members than the first: how long still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct InitialDelay {
@@ -198,14 +216,19 @@ impl ClassicGroup {
         self.protocol_type.as_deref() == Some(PROTOCOL_TYPE)
     }
 
-    /// Whether a member may want this topic: one whose subscription cannot be read may want any.
-    pub fn may_want(&self, topic: &str) -> bool {
-        let mut said = self.members.iter().flat_map(|member| &member.protocols);
-        self.is_of_consumers()
-            && said.any(|protocol| match subscribed_topics(&protocol.metadata) {
-                Ok(topics) => topics.contains(&topic),
-                Err(_) => true,
-            })
+    /// What members want.
+    pub fn wishes(&self) -> Wishes<'_> {
+        if !self.is_of_consumers() {
+            return Wishes::Topics(BTreeSet::new());
+        }
+        let mut wanted = BTreeSet::new();
+        for protocol in self.members.iter().flat_map(|member| &member.protocols) {
+            match subscribed_topics(&protocol.metadata) {
+                Ok(topics) => wanted.extend(topics),
+                Err(_) => return Wishes::Unknown,
+            }
+        }
+        Wishes::Topics(wanted)
     }
 
     /// The present generation, as a member that joined is told of it.

@@ -149,8 +149,9 @@ impl GroupMachine {
         let in_flight = self.clerk.offsets_in_flight().remove(id).unwrap_or_default();
         let mut records = Vec::new();
         let mut topics = Vec::new();
+        let wishes = self.live.get(id).map(ClassicGroup::wishes);
         for (topic, partitions) in &request.topics {
-            let wanted = self.live.get(id).is_some_and(|group| group.may_want(topic));
+            let wanted = wishes.as_ref().is_some_and(|wishes| wishes.may_include(topic));
             let error = if wanted { ErrorCode::GroupSubscribedToTopic } else { ErrorCode::None };
             topics.push((Arc::clone(topic), partitions.iter().map(|index| (*index, error)).collect()));
             if wanted {

@@ -133,9 +133,10 @@ impl GroupMachine {
     ) -> bool {
         let Some(topics) = self.durable.offsets().get(&group.id) else { return true };
         let Some(since) = kept_since(group) else { return false };
+        let wishes = group.wishes();
         let mut all_gone = true;
         for (topic, partitions) in topics {
-            let wanted = !group.members.is_empty() && group.may_want(topic);
+            let wanted = wishes.may_include(topic);
             for (index, offset) in partitions {
                 let key = (Arc::clone(topic), *index);
                 let expired = !wanted && !flying.contains_key(&key) && self.is_expired(offset, since);

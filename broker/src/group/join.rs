@@ -102,7 +102,7 @@ impl ClassicGroup {
         if self.state == GroupState::Dead {
             let refused = JoinReply::refused(ErrorCode::CoordinatorNotAvailable, &request.member);
             clerk.answer_join(token, refused);
-        } else if let Err(message) = self.has_place(clerk, &request.member) {
+        } else if let Err(message) = self.has_place(clerk, &request) {
             // A member that comes last after the group was made smaller is out.
             self.drop_member(clerk, &request.member, ErrorCode::UnknownMemberId);
             self.remove_pending(clerk, &request.member, true);
@@ -120,22 +120,23 @@ impl ClassicGroup {
     }
 
     /// Whether one more fits in. Counts those who wait while members join, so that one too many is found before it is too late.
-    fn has_place(&self, clerk: &Clerk, member: &MemberId) -> Result<(), String> {
+    fn has_place(&self, clerk: &Clerk, request: &JoinRequest) -> Result<(), String> {
         let max = clerk.settings.members_max.min(GROUP_MEMBERS_MAX);
+        // A static member that restarts takes the place that it has. (Kafka sends it away from a full group.)
+        let held = request.instance.as_ref().and_then(|instance| self.members.holder(instance));
+        let id = if request.member.is_empty() { held } else { Some(&request.member) };
+        let member = id.and_then(|id| self.members.get(id));
         let (is_in, count) = match self.state {
             GroupState::Empty | GroupState::Dead => (true, 0),
             GroupState::PreparingRebalance => {
-                let waits = self.members.get(member).is_some_and(|member| member.waiting_join.is_some());
-                (waits, self.members.waiting_join())
+                (member.is_some_and(|member| member.waiting_join.is_some()), self.members.waiting_join())
             }
-            GroupState::CompletingRebalance | GroupState::Stable => {
-                (self.members.contains(member), self.members.len())
-            }
+            GroupState::CompletingRebalance | GroupState::Stable => (member.is_some(), self.members.len()),
         };
         if !is_in && count >= max {
             return Err(format!("the group has {count} members, as many as it may"));
         }
-        if member.is_empty() && self.pending.len() >= GROUP_MEMBERS_PENDING_MAX {
+        if id.is_none() && self.pending.len() >= GROUP_MEMBERS_PENDING_MAX {
             let pending = self.pending.len();
             return Err(format!("{pending} members were given a name and have not joined yet"));
         }

@@ -9,7 +9,7 @@ use ringlog_shard::limits::{
     GROUP_TEXT_BYTES_MAX, GROUPS_PER_CORE_MAX, MACHINE_PROPOSAL_BYTES_MAX,
 };
 
-use super::support::{Desk, GROUP, commit_of, request};
+use super::support::{Desk, GROUP, commit_of, request, static_request};
 use crate::group::*;
 
 #[track_caller]
@@ -34,6 +34,19 @@ fn a_group_has_as_many_members_as_it_may() {
     let again = desk.join(JoinRequest { member: one, ..request("one") });
     let also = desk.join(JoinRequest { member: two, ..request("two") });
     assert_eq!((desk.joined(again).generation, desk.joined(also).generation), (3, 3));
+}
+
+#[test]
+fn a_static_member_that_restarts_has_its_place_in_a_full_group() {
+    let mut desk = Desk::with(GroupSettings {
+        members_max: 2,
+        initial_rebalance_delay_ms: 0,
+        ..GroupSettings::default()
+    });
+    desk.static_pair();
+    is_refused(&mut desk, static_request("third"), ErrorCode::GroupMaxSizeReached);
+    let back = desk.join(static_request("right"));
+    assert_eq!((desk.joined(back).error, desk.state()), (ErrorCode::None, GroupState::Stable));
 }
 
 #[test]
