@@ -258,6 +258,9 @@ pub const LOOKUP_DECOMPRESSED_BYTES_MAX: usize = 100 * 1024 * 1024;
 /// Pause after a checkpoint that failed, in milliseconds.
 pub const CHECKPOINT_RETRY_MS: u64 = 100;
 
+/// Pause after a checkpoint that found nothing to flush although much is unflushed, in milliseconds: about one write of a device.
+pub const CHECKPOINT_NOTHING_DUE_MS: u64 = 1;
+
 /// How often a core asks again, and after how many milliseconds each time, whether another core was told of the failed write
 /// of which the file system speaks: a completion reaches a core within a turn, unless the core stands still.
 pub const FILE_SYSTEM_FAILURE_WAITS_MAX: u32 = 20;
@@ -284,9 +287,9 @@ pub const CONFIG_RESOURCES_PER_REQUEST_MAX: usize = 10_000;
 /// Bytes of the records of one request to a machine: they travel as one batch, and the smallest journal file takes one of this size.
 pub const MACHINE_PROPOSAL_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of records behind a machine's last snapshot that lead to the next one: some 60,000 changes of metadata, which a start replays
-/// in a tenth of a second. Each snapshot stops the machine's requests for as long as its file takes, so not for less. The
-/// default of `metadata.log.max.record.bytes.between.snapshots`.
+/// Bytes of records behind a machine's last snapshot that lead to the next one: some 60,000 changes of metadata at 140 bytes each, a few reads
+/// of a start. Each snapshot stops the machine's requests for as long as its file takes, so not for less. The default of
+/// `metadata.log.max.record.bytes.between.snapshots`.
 pub const MACHINE_SNAPSHOT_AFTER_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Longest file of a machine's snapshot, in bytes: as many topics as there may be partitions, with every config set, take a fifth. A start

@@ -432,3 +432,27 @@ fn a_power_cut_after_every_step_of_a_bypass_loses_nothing_acknowledged() {
     }
     assert!(ends.len() >= 5, "cuts between all acknowledgements: {ends:?}");
 }
+
+#[test]
+fn a_checkpoint_lets_large_batches_pass_that_alone_are_all_that_is_unflushed() {
+    let world = World::new(1);
+    let io = world.host("node").executor();
+    let is_over = Rc::new(Cell::new(false));
+    let _before = ringlog_io::reached::take();
+    let script = async move |io: Io, is_over: Rc<Cell<bool>>| {
+        let settings = StorageSettings { tail_bytes_max: 16 * 1024, ..BYPASSING };
+        let directory = open_directory(&io, Path::new("/data")).await;
+        let recovery = recover(&io, &directory, 1, &core_of(1), &settings).await.expect("recovery");
+        let storage = start_cores(&io, recovery, settings).await.pop().expect("one core");
+        let mut core = Core::open(storage, Rc::default(), LogSettings::default()).await;
+        let key = partition(1, 0);
+        core.create([key], LogSettings::default());
+        core.append(key, 1, 12 * 1024, 1).await;
+        core.settle(&io).await;
+        is_over.set(true);
+    };
+    io.spawn(Priority::Foreground, script(io.clone(), Rc::clone(&is_over))).detach();
+    assert_eq!(world.run_until(|| is_over.get(), Duration::from_secs(60)), Outcome::Done);
+    let reached = ringlog_io::reached::take();
+    assert!(reached.contains_key("checkpoint.nothing_due"), "{reached:?}");
+}

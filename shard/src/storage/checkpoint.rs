@@ -15,7 +15,7 @@ use super::log::{Log, LogId};
 use super::pace::Schedule;
 use super::workload::{Choice, carry_out, plan};
 use crate::journal::{FileSerial, Journal, PoisonReason};
-use crate::limits::{CHECKPOINT_CARRY_DIVISOR, CHECKPOINT_RETRY_MS};
+use crate::limits::{CHECKPOINT_CARRY_DIVISOR, CHECKPOINT_NOTHING_DUE_MS, CHECKPOINT_RETRY_MS};
 
 /// What a checkpoint did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,17 +80,21 @@ pub(super) async fn recycle(inner: Rc<Inner>) {
         let _turn = take_turn(&inner).await;
         // Another checkpoint may have done it while this one waited for its turn.
         let Some(scope) = due(&inner) else { continue };
-        let kept = match run(&inner, scope).await {
-            Ok(report) => report.logs_kept > 0,
+        let pause_ms = match run(&inner, scope).await {
+            // What could not be flushed was copied forward, which fills files in turn: without a pause this would spin.
+            Ok(report) if report.logs_kept > 0 => CHECKPOINT_RETRY_MS,
+            // All that is unflushed is on its way past the journal: its own writes make it clean, if they get their turn.
+            Ok(report) if scope == Scope::Everything && report.logs_flushed == 0 => {
+                ringlog_io::reached!("checkpoint.nothing_due");
+                CHECKPOINT_NOTHING_DUE_MS
+            }
+            Ok(_) => continue,
             Err(error) => {
                 tracing::warn!(%error, "a checkpoint did not end");
-                true
+                CHECKPOINT_RETRY_MS
             }
         };
-        if kept {
-            // What could not be flushed was copied forward, which fills files in turn: without a pause this would spin.
-            inner.io.sleep(Duration::from_millis(CHECKPOINT_RETRY_MS)).await;
-        }
+        inner.io.sleep(Duration::from_millis(pause_ms)).await;
     }
 }
 
