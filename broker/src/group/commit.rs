@@ -12,7 +12,7 @@ use super::clerk::{OffsetKey, Then};
 use super::event::{CommitPartition, CommitRequest, CommitTopic, OffsetDeleteRequest, Token};
 use super::machine::GroupMachine;
 use super::record;
-use super::reply::{CommitReply, CommittedTopic, KeyedRecord, OffsetDeleteReply, Reply};
+use super::reply::{CommitReply, CommittedTopic, ForgottenOffsets, KeyedRecord, OffsetDeleteReply, Reply};
 
 /// OffsetCommit versions from here on know of groups that do not exist.
 const KNOWS_MISSING_GROUPS_SINCE: i16 = 9;
@@ -153,7 +153,8 @@ impl GroupMachine {
         for (topic, partitions) in &request.topics {
             let wanted = wishes.as_ref().is_some_and(|wishes| wishes.may_include(topic));
             let error = if wanted { ErrorCode::GroupSubscribedToTopic } else { ErrorCode::None };
-            topics.push((Arc::clone(topic), partitions.iter().map(|index| (*index, error)).collect()));
+            let results = partitions.iter().map(|index| (*index, error)).collect();
+            topics.push(ForgottenOffsets { topic: Arc::clone(topic), partitions: results });
             if wanted {
                 continue;
             }

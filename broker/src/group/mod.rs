@@ -48,8 +48,8 @@ pub use event::{
 };
 pub use machine::GroupMachine;
 pub use reply::{
-    Answer, Append, CommitReply, CommittedTopic, DeletedGroup, JoinReply, JoinedMember, KeyedRecord,
-    LeaveReply, LeftMember, OffsetDeleteReply, Reply, Step, SyncReply, TimerChange,
+    Answer, Append, CommitReply, CommittedTopic, DeletedGroup, ForgottenOffsets, JoinReply, JoinedMember,
+    KeyedRecord, LeaveReply, LeftMember, OffsetDeleteReply, Reply, Step, SyncReply, TimerChange,
 };
 pub use settings::GroupSettings;
 pub use views::{

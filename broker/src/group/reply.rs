@@ -142,7 +142,14 @@ pub struct CommittedTopic {
 pub struct OffsetDeleteReply {
     /// Of the whole request; `topics` is then empty.
     pub error: ErrorCode,
-    pub topics: Vec<(Arc<str>, Vec<(i32, ErrorCode)>)>,
+    pub topics: Vec<ForgottenOffsets>,
+}
+
+/// The offsets of one topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForgottenOffsets {
+    pub topic: Arc<str>,
+    pub partitions: Vec<(i32, ErrorCode)>,
 }
 
 /// What became of a group to delete.

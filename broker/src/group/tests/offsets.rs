@@ -294,13 +294,13 @@ fn offsets_are_deleted_unless_a_member_wants_the_topic() {
     };
     let reply = delete(&mut desk, GROUP);
     assert_eq!(reply.error, ErrorCode::None);
-    assert_eq!(reply.topics[0].1, [(0, ErrorCode::GroupSubscribedToTopic)]);
-    assert_eq!(reply.topics[1].1, [(0, ErrorCode::None), (1, ErrorCode::None)]);
+    assert_eq!(reply.topics[0].partitions, [(0, ErrorCode::GroupSubscribedToTopic)]);
+    assert_eq!(reply.topics[1].partitions, [(0, ErrorCode::None), (1, ErrorCode::None)]);
     assert_eq!((desk.offset("orders"), desk.offset("users")), (5, -1));
     assert_eq!(delete(&mut desk, "nobody").error, ErrorCode::GroupIdNotFound);
     assert_eq!(delete(&mut desk, "").error, ErrorCode::InvalidGroupId);
     desk.leave(&[&one]);
-    assert_eq!(delete(&mut desk, GROUP).topics[0].1, [(0, ErrorCode::None)]);
+    assert_eq!(delete(&mut desk, GROUP).topics[0].partitions, [(0, ErrorCode::None)]);
     assert_eq!(desk.offset("orders"), -1);
 }
 
@@ -328,6 +328,6 @@ fn what_a_member_wants_is_read_from_its_own_words() {
     let request = OffsetDeleteRequest { group: GROUP.into(), topics };
     let token = desk.ask(|token| Event::DeleteOffsets(token, request));
     let Some(Reply::DeleteOffsets(reply)) = desk.answer(token) else { panic!("no answer") };
-    let errors: Vec<_> = reply.topics.iter().map(|(_, partitions)| partitions[0].1).collect();
+    let errors: Vec<_> = reply.topics.iter().map(|topic| topic.partitions[0].1).collect();
     assert_eq!(errors, [ErrorCode::GroupSubscribedToTopic, ErrorCode::None]);
 }
