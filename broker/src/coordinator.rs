@@ -1,7 +1,8 @@
-//! The one runner of replicated machines: proposes, appends, waits for the commit, replays, publishes, answers.
+//! The one runner of replicated machines: proposes, appends, waits for the commit, replays, publishes, answers; and between two requests
+//! takes a snapshot when the log grew long.
 //!
 //! Owns the order of these steps and the bounded queue in front of them; never decides anything itself. Lives on the core that leads the
-//! machine's partition.
+//! machine's partition. The machine with its log is in [`replica`].
 //!
 //! One request is in the works at a time, so each is decided against a state that holds everything before it. The downside: requests
 //! wait for each other's commit, a journal write each. That is right for metadata; machines with many small requests put several into one
@@ -17,8 +18,11 @@ use ringlog_io::{Io, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::limits::{MACHINE_PROPOSAL_BYTES_MAX, MACHINE_REQUESTS_QUEUED_MAX};
-use ringlog_shard::state_machine::{LoggedRecord, Outcome, StateMachine};
+use ringlog_shard::state_machine::{LoggedRecord, MachineSnapshot, Outcome, StateMachine};
 
+use self::replica::Replica;
+
+mod replica;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +35,23 @@ pub trait MachineLog {
     fn append(&self, records: Vec<Vec<u8>>) -> impl Future<Output = Result<Offset, MachineLogError>>;
 
     /// Committed records from `from` on, in order, as many as fit one step; empty where there are no more.
+    ///
+    /// # Errors
+    /// Also when the log begins behind `from`: what is gone is not passed over.
     fn read(&self, from: Offset) -> impl Future<Output = Result<Vec<LoggedRecord>, MachineLogError>>;
+
+    /// Keeps the snapshot, and once it is durable lets the log begin at its offset, which is at most the end of what is
+    /// committed. Resolves when that is durable too.
+    ///
+    /// # Errors
+    /// It may be there or not; the log and an older one still make the whole state.
+    fn save_snapshot(&self, snapshot: MachineSnapshot) -> impl Future<Output = Result<(), MachineLogError>>;
+
+    /// The newest snapshot that is sound and from whose offset on the log has all; `None` where the log begins at 0.
+    ///
+    /// # Errors
+    /// [`MachineLogError::StateLost`]: there is none, and the log begins later.
+    fn load_snapshot(&self) -> impl Future<Output = Result<Option<MachineSnapshot>, MachineLogError>>;
 }
 
 /// Brings a new image to its readers: resolves once every core of this node works with it.
@@ -48,6 +68,9 @@ pub enum MachineLogError {
     Unavailable { reason: String },
     #[error("the machine's log cannot be read: {reason}")]
     Unreadable { reason: String },
+    /// It is not guessed.
+    #[error("the machine's state cannot be made again: {reason}")]
+    StateLost { reason: String },
 }
 
 /// Why a request got no reply.
@@ -67,6 +90,9 @@ pub enum RunnerError {
     /// The machine stopped, for this reason: its log holds what this build cannot replay.
     #[error("the machine stopped at offset {offset}: {reason}")]
     Replay { offset: Offset, reason: String },
+    /// A snapshot that is sound as a file holds what this build cannot replay.
+    #[error("the machine's snapshot at offset {offset}: {reason}")]
+    Snapshot { offset: Offset, reason: String },
     #[error("the machine is stopped")]
     Stopped,
 }
@@ -77,7 +103,9 @@ impl RunnerError {
         match self {
             RunnerError::Busy | RunnerError::Stopped => ErrorCode::CoordinatorLoadInProgress,
             RunnerError::TooLarge { .. } => ErrorCode::InvalidRequest,
-            RunnerError::Log(_) | RunnerError::Replay { .. } => ErrorCode::KafkaStorageError,
+            RunnerError::Log(_) | RunnerError::Replay { .. } | RunnerError::Snapshot { .. } => {
+                ErrorCode::KafkaStorageError
+            }
         }
     }
 }
@@ -118,34 +146,39 @@ struct ReplySlot<R> {
 }
 
 impl<M: StateMachine + 'static> Coordinator<M> {
-    /// Replays the log into `machine`, publishes its image and starts the runner on this core.
+    /// Replays the log, from its snapshot on, into a fresh `machine`, publishes its image and starts the runner on this core. A snapshot
+    /// is taken when more than `snapshot_after_bytes` of records came behind the last one.
     ///
     /// # Errors
-    /// The log cannot be read, or holds what the machine cannot replay.
-    pub async fn start<L, P>(io: &Io, machine: M, log: L, publisher: P) -> Result<Coordinator<M>, RunnerError>
+    /// The log cannot be read, or holds what the machine cannot replay, or nothing holds what came before its start.
+    pub async fn start<L, P>(
+        io: &Io,
+        machine: M,
+        log: L,
+        publisher: P,
+        snapshot_after_bytes: u64,
+    ) -> Result<Coordinator<M>, RunnerError>
     where
         L: MachineLog + 'static,
         P: Publish<M::Image> + 'static,
     {
         let wall_clock = io.clone();
         let clock = Rc::new(move || wall_clock.wall_now_ms());
-        let (coordinator, runner) = Coordinator::prepare(machine, log, publisher, clock).await?;
+        let replica = Replica::restore(machine, log, snapshot_after_bytes).await?;
+        let (coordinator, runner) = Coordinator::prepare(replica, publisher, clock).await;
         io.spawn(Priority::Foreground, runner).detach();
         Ok(coordinator)
     }
 
     async fn prepare<L, P>(
-        machine: M,
-        log: L,
+        replica: Replica<M, L>,
         publisher: P,
         clock: Rc<dyn Fn() -> i64>,
-    ) -> Result<(Coordinator<M>, impl Future<Output = ()>), RunnerError>
+    ) -> (Coordinator<M>, impl Future<Output = ()>)
     where
         L: MachineLog,
         P: Publish<M::Image>,
     {
-        let mut replica = Replica { machine, next: Offset(0), log };
-        replica.catch_up().await?;
         let image = replica.machine.image();
         publisher.published(image.clone()).await;
         let shared = Rc::new(Shared {
@@ -155,7 +188,7 @@ impl<M: StateMachine + 'static> Coordinator<M> {
             stopped: RefCell::new(None),
         });
         let runner = Runner { shared: Rc::clone(&shared), replica, publisher };
-        Ok((Coordinator { shared, clock }, runner.run()))
+        (Coordinator { shared, clock }, runner.run())
     }
 
     /// Asks the machine. The reply comes after its records are committed and replayed, and after every core has the image that
@@ -228,54 +261,6 @@ impl<R> ReplySlot<R> {
     }
 }
 
-/// The machine and its log: `machine` holds exactly the records below `next`.
-struct Replica<M, L> {
-    machine: M,
-    next: Offset,
-    log: L,
-}
-
-impl<M: StateMachine, L: MachineLog> Replica<M, L> {
-    /// Replays what is committed and not yet here.
-    async fn catch_up(&mut self) -> Result<(), RunnerError> {
-        loop {
-            let records = self.log.read(self.next).await?;
-            if records.is_empty() {
-                return Ok(());
-            }
-            for record in records {
-                self.replay(record.offset, &record.bytes)?;
-            }
-        }
-    }
-
-    fn replay(&mut self, offset: Offset, record: &[u8]) -> Result<(), RunnerError> {
-        let failed = |reason: String| RunnerError::Replay { offset, reason };
-        if offset < self.next {
-            return Err(failed(format!("replay of offset {offset} after everything below {}", self.next)));
-        }
-        self.machine.replay(offset, record).map_err(|error| failed(error.to_string()))?;
-        self.next = Offset(offset.0 + 1);
-        Ok(())
-    }
-
-    /// Appends, waits for the commit and replays.
-    async fn commit(&mut self, records: Vec<Vec<u8>>) -> Result<(), RunnerError> {
-        let count = i64::try_from(records.len()).expect("bounded by MACHINE_PROPOSAL_BYTES_MAX");
-        let last = self.log.append(records.clone()).await?;
-        let base = Offset(last.0 + 1 - count);
-        if base < self.next {
-            let reason =
-                format!("records landed at {base}, the machine already holds everything below {}", self.next);
-            return Err(RunnerError::Replay { offset: base, reason });
-        }
-        for (offset, record) in (base.0..).zip(&records) {
-            self.replay(Offset(offset), record)?;
-        }
-        Ok(())
-    }
-}
-
 struct Runner<M: StateMachine, L, P> {
     shared: Rc<Shared<M>>,
     replica: Replica<M, L>,
@@ -293,6 +278,7 @@ impl<M: StateMachine, L: MachineLog, P: Publish<M::Image>> Runner<M, L, P> {
         // After a failed append its records may yet be committed: the state is not known until the log was read again.
         let mut certain = true;
         loop {
+            self.replica.snapshot_if_due().await;
             let Queued { request, now_ms, reply } = self.shared.next().await;
             let answered = AnswerOnDrop { reply: &reply };
             let replied = self.answer(request, now_ms, &mut certain).await;

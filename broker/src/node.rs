@@ -22,6 +22,7 @@ use ringlog_shard::storage::{
 
 use crate::config::BrokerConfig;
 use crate::config::typed::{IoDriver, Profile, StorageMode};
+use crate::coordinator::{MachineLogError, RunnerError};
 use crate::core::start::{self, CoreSeat, Front, Serving, StorageSeat};
 use crate::process::plan::{NodeError, NodePlan, RunningNode, ServingListener, Sizing, StartError};
 use crate::process::run::advertised_text;
@@ -269,7 +270,8 @@ fn start_error(config: &BrokerConfig, error: start::StartError) -> StartError {
             StartError::bind("listeners", address.to_string(), origin, &source)
         }
         // Another try would find the same.
-        start::StartError::MetadataDamaged { .. } => {
+        start::StartError::MetadataDamaged { .. }
+        | start::StartError::Controller(RunnerError::Log(MachineLogError::StateLost { .. })) => {
             StartError::Directory { path: directory_text(config), reason: error.to_string() }
         }
         other => StartError::Failed { what: "starting a core", reason: other.to_string() },

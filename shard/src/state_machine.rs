@@ -7,6 +7,9 @@
 //! records and a reply, and changes nothing. The records are appended to the machine's partition. Once they are committed they are
 //! replayed, here and on each replica, and that alone changes the state. Then the reply leaves. So whatever a client
 //! was told can be read from the log again, and a machine restarted from its log is the machine that answered.
+//!
+//! A log that only grew would be replayed ever longer. So the runner now and then keeps a [`MachineSnapshot`], records that make
+//! the present state from nothing, and lets the log begin there.
 
 use std::fmt;
 
@@ -37,6 +40,20 @@ pub trait StateMachine {
 
     /// The present state for readers.
     fn image(&self) -> Self::Image;
+
+    /// Records, one or more, in order, that bring a machine without any to the present state; of the kinds that are in its log. The
+    /// same state gives the same bytes.
+    fn snapshot(&self) -> Vec<Vec<u8>>;
+
+    /// Brings a fresh machine to where the one was that gave this snapshot: it holds everything below `offset`, which is greater than 0.
+    ///
+    /// # Errors
+    /// As [`StateMachine::replay`]; the machine is of no use then.
+    fn restore(&mut self, offset: Offset, records: &[Vec<u8>]) -> Result<(), Self::ReplayError> {
+        // All of them stand for what the log held up to the last offset before it.
+        let last = Offset(offset.0 - 1);
+        records.iter().try_for_each(|record| self.replay(last, record))
+    }
 }
 
 /// What a request comes to. All records or none are appended: they travel as one batch.
@@ -51,6 +68,21 @@ impl<R> Outcome<R> {
     /// A reply that needs no record: a refusal, a lookup, a dry run.
     pub fn reply(reply: R) -> Outcome<R> {
         Outcome { records: Vec::new(), reply }
+    }
+}
+
+/// What a machine was when it had replayed everything below `offset`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MachineSnapshot {
+    /// 1 or more.
+    pub offset: Offset,
+    /// See [`StateMachine::snapshot`].
+    pub records: Vec<Vec<u8>>,
+}
+
+impl fmt::Debug for MachineSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MachineSnapshot {{ offset: {}, {} records }}", self.offset, self.records.len())
     }
 }
 

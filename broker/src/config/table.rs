@@ -372,6 +372,13 @@ pub(super) const ALL: &[Key] = &[
         "300000",
         "How often retention looks at each partition.",
     ),
+    built(
+        "metadata.log.max.record.bytes.between.snapshots",
+        bytes(1, i64::MAX),
+        "8MiB",
+        "A snapshot of the metadata is written, and the metadata log begins there, once more than this came behind the last one, \
+         and more than the last one holds. A start reads the snapshot and what came behind it.",
+    ),
     dynamic(built(
         "log.roll.ms",
         optional_integer(1, i64::MAX),

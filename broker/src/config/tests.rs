@@ -39,6 +39,8 @@ fn an_empty_machine_needs_no_settings() {
     assert_eq!(config.storage.durability, StorageMode::Durable { data_directory: data, journal_directory });
     assert_eq!(config.topics.message_bytes_max, 1_048_588);
     assert_eq!(config.limits.connections_max, i32::MAX as u32);
+    let snapshot_after_bytes = ringlog_shard::limits::MACHINE_SNAPSHOT_AFTER_BYTES;
+    assert_eq!(config.limits.metadata_snapshot_after_bytes, snapshot_after_bytes);
     assert_eq!(config.runtime.memory, Memory::Auto);
     assert!(config.settings.iter().all(|setting| setting.origin == Origin::Default));
     let shown = config.settings.iter().find(|setting| setting.key == "log.dirs").expect("every key is shown");

@@ -97,6 +97,8 @@ pub struct LimitConfig {
     pub retention_check_ms: u64,
     /// `ringlog.scrub.bytes.per.second`, of each shard; 0 = never.
     pub scrub_bytes_per_second: u64,
+    /// `metadata.log.max.record.bytes.between.snapshots`.
+    pub metadata_snapshot_after_bytes: u64,
 }
 
 /// What a topic gets that does not say otherwise, and what may be done to topics.
@@ -369,6 +371,8 @@ fn limits(resolved: &Resolved) -> LimitConfig {
         producer_id_expiration_ms: resolved.integer("producer.id.expiration.ms") as u64,
         retention_check_ms: resolved.integer("log.retention.check.interval.ms") as u64,
         scrub_bytes_per_second: resolved.integer("ringlog.scrub.bytes.per.second") as u64,
+        metadata_snapshot_after_bytes: resolved.integer("metadata.log.max.record.bytes.between.snapshots")
+            as u64,
     }
 }
 

@@ -17,6 +17,7 @@ use super::names::collision_key;
 use super::request::{
     ClusterMismatch, ControllerReply, ControllerRequest, InitializeCluster, ProducerIdBlock,
 };
+use super::snapshot;
 use crate::config::dynamic::{BatchBounds, RuntimeSettings};
 use crate::config::layers::{Layers, Overrides};
 use crate::config::typed::EffectiveSetting;
@@ -253,5 +254,9 @@ impl StateMachine for MetadataMachine {
 
     fn image(&self) -> Arc<MetadataImage> {
         Arc::clone(&self.image)
+    }
+
+    fn snapshot(&self) -> Vec<Vec<u8>> {
+        snapshot::records(&self.image).map(|record| record.encode()).collect()
     }
 }

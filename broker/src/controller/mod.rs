@@ -5,7 +5,7 @@
 //! core.
 //!
 //! Reading order: [`image`] (what readers see), [`request`] (what is asked and answered), [`machine`], [`create_topics`],
-//! [`delete_topics`], [`alter_configs`], [`names`].
+//! [`delete_topics`], [`alter_configs`], [`names`], `snapshot` (the image as records).
 
 pub mod alter_configs;
 pub mod create_topics;
@@ -14,6 +14,7 @@ pub mod image;
 pub mod machine;
 pub mod names;
 pub mod request;
+mod snapshot;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringlog_flat::metadata::{
-    NodeConfigsRecord, NodeRecord, Record, RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
+    ClusterRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, RemoveTopicRecord,
+    TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId};
@@ -102,6 +103,35 @@ impl Cluster {
         match self.ask(ControllerRequest::DeleteTopics(DeleteTopics { topics })) {
             ControllerReply::TopicsDeleted(results) => results,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// From a snapshot taken before that record of the log, and the records from there on.
+    fn restored_from(&self, place: usize) -> MetadataMachine {
+        let (before, behind) = self.log.split_at(place);
+        let fresh = || MetadataMachine::new(self.machine.settings.clone());
+        let mut live = fresh();
+        for (offset, record) in (0..).zip(before) {
+            live.replay(Offset(offset), record).expect("the log of a live machine");
+        }
+        let (offset, mut machine) = (Offset(place as i64), fresh());
+        machine.restore(offset, &live.snapshot()).expect("its own snapshot");
+        if place > 0 {
+            assert_eq!(machine.image, live.image, "it stands at the snapshot's offset");
+        }
+        for (offset, record) in (offset.0..).zip(behind) {
+            machine.replay(Offset(offset), record).expect("the log of a live machine");
+        }
+        machine
+    }
+
+    /// A snapshot of any time and what came behind it make the live machine.
+    fn check_snapshots(&self) {
+        for place in [self.log.len() / 3, self.log.len() / 2, self.log.len()] {
+            let restored = self.restored_from(place);
+            assert_eq!(restored.image, self.machine.image, "from {place} of {}", self.log.len());
+            assert_eq!(restored.alike, self.machine.alike);
+            assert_eq!(restored.snapshot(), self.machine.snapshot());
         }
     }
 
@@ -425,6 +455,63 @@ fn a_cluster_is_named_once_and_a_node_is_recorded_when_it_is_news() {
 }
 
 #[test]
+fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
+    let node = NodeRecord { id: ME, directory: [1; 16], host: "h".to_owned(), port: 9092, rack: None };
+    let cluster_id = "5L6g3nShT-eMCtK--X86sw".to_owned();
+    let mut cluster = Cluster::new();
+    cluster.ask(ControllerRequest::InitializeCluster(InitializeCluster {
+        cluster_id: cluster_id.clone(),
+        metadata_version: 1,
+        node: node.clone(),
+    }));
+    cluster.create(new_topic("b"));
+    cluster.create(new_topic("gone"));
+    cluster.create(new_topic("a"));
+    cluster.delete(vec![by_name("gone")]);
+    cluster.ask(ControllerRequest::AllocateProducerIds { node: NodeId(ME) });
+    let set = |kind, name: &str, key: &str| AlteredResource {
+        kind,
+        name: name.to_owned(),
+        change: ConfigChange::Each(vec![ConfigStep {
+            key: key.to_owned(),
+            operation: 0,
+            value: Some("99".to_owned()),
+        }]),
+    };
+    alter_one(&mut cluster, set(2, "a", "max.message.bytes"));
+    alter_one(&mut cluster, set(4, "", "message.max.bytes"));
+    alter_one(&mut cluster, set(4, "1", "message.max.bytes"));
+    let image = cluster.machine.image();
+    let topic = |name: &str, configs: &[(&str, &str)]| {
+        let own = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+        Record::Topic(TopicRecord {
+            name: name.to_owned(),
+            id: image.topic(name).expect("created").id.0,
+            partitions: 3,
+            replication_factor: 1,
+            configs: configs.iter().map(own).collect(),
+        })
+    };
+    let of_node = |node| {
+        let configs = vec![("message.max.bytes".to_owned(), "99".to_owned())];
+        Record::NodeConfigs(NodeConfigsRecord { node, configs })
+    };
+    let expected = [
+        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 1 }),
+        Record::Node(node),
+        of_node(None),
+        of_node(Some(ME)),
+        topic("a", &[("max.message.bytes", "99")]),
+        topic("b", &[]),
+        Record::ProducerIds(ProducerIdsRecord { node: -1, next: image.next_producer_id().0 }),
+    ];
+    let found: Vec<Record> =
+        cluster.machine.snapshot().iter().map(|bytes| Record::decode(bytes).expect("a record")).collect();
+    assert_eq!(found, expected);
+    assert_eq!(cluster.restored_from(cluster.log.len()).image, image);
+}
+
+#[test]
 fn records_that_contradict_the_state_are_refused() {
     let topic = TopicRecord {
         name: "a".to_owned(),
@@ -563,5 +650,6 @@ proptest! {
         let replayed = cluster.replayed();
         prop_assert_eq!(&replayed.image, &cluster.machine.image);
         prop_assert_eq!(&replayed.alike, &cluster.machine.alike);
+        cluster.check_snapshots();
     }
 }

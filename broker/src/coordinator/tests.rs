@@ -6,6 +6,8 @@ use std::task::Context;
 
 use super::*;
 
+mod snapshots;
+
 /// Adds up numbers; refuses negative ones.
 #[derive(Default)]
 struct Adder {
@@ -39,6 +41,10 @@ impl StateMachine for Adder {
     fn image(&self) -> i64 {
         self.sum
     }
+
+    fn snapshot(&self) -> Vec<Vec<u8>> {
+        vec![self.sum.to_le_bytes().to_vec()]
+    }
 }
 
 /// What happened, in order.
@@ -61,6 +67,12 @@ struct MemoryLog {
     records: Rc<RefCell<Vec<Vec<u8>>>>,
     open: Rc<Cell<bool>>,
     failing: Rc<Cell<Failing>>,
+    /// Records below are gone.
+    start: Rc<Cell<usize>>,
+    /// Ascending; none of them is damaged.
+    snapshots: Rc<RefCell<Vec<MachineSnapshot>>>,
+    /// Keeping a snapshot takes as long as this is set.
+    holding: Rc<Cell<bool>>,
     story: Story,
 }
 
@@ -72,6 +84,10 @@ enum Failing {
     Lost,
     /// The append fails although the records are committed.
     CommittedAnyway,
+    /// No snapshot is kept.
+    NoSnapshot,
+    /// A snapshot is kept, and the log's start does not move.
+    NoStart,
 }
 
 impl MemoryLog {
@@ -89,7 +105,7 @@ impl MachineLog for MemoryLog {
         if self.failing.get() != Failing::Lost {
             self.records.borrow_mut().extend(records);
         }
-        if self.failing.get() != Failing::Nothing {
+        if matches!(self.failing.get(), Failing::Lost | Failing::CommittedAnyway) {
             return Err(MachineLogError::Unavailable { reason: "planted".to_owned() });
         }
         self.story.tell("committed");
@@ -99,9 +115,38 @@ impl MachineLog for MemoryLog {
     async fn read(&self, from: Offset) -> Result<Vec<LoggedRecord>, MachineLogError> {
         let records = self.records.borrow();
         let from = from.0 as usize;
+        if from < self.start.get() {
+            return Err(MachineLogError::Unreadable { reason: format!("{from} is gone") });
+        }
         // Two at a time, so that reading takes several steps.
         let step = records.iter().enumerate().skip(from).take(2);
         Ok(step.map(|(at, bytes)| LoggedRecord { offset: Offset(at as i64), bytes: bytes.clone() }).collect())
+    }
+
+    async fn save_snapshot(&self, snapshot: MachineSnapshot) -> Result<(), MachineLogError> {
+        let unavailable = || Err(MachineLogError::Unavailable { reason: "planted".to_owned() });
+        let start = snapshot.offset.0 as usize;
+        assert!(start <= self.records.borrow().len(), "only of what is committed");
+        poll_fn(|_| if self.holding.get() { Poll::Pending } else { Poll::Ready(()) }).await;
+        if self.failing.get() == Failing::NoSnapshot {
+            return unavailable();
+        }
+        self.story.tell(format!("snapshot {start}"));
+        self.snapshots.borrow_mut().push(snapshot);
+        if self.failing.get() == Failing::NoStart {
+            return unavailable();
+        }
+        self.start.set(start);
+        Ok(())
+    }
+
+    async fn load_snapshot(&self) -> Result<Option<MachineSnapshot>, MachineLogError> {
+        let newest = self.snapshots.borrow().last().cloned();
+        let covers = |snapshot: &MachineSnapshot| snapshot.offset.0 as usize >= self.start.get();
+        match newest.filter(covers) {
+            None if self.start.get() > 0 => Err(MachineLogError::StateLost { reason: "damaged".to_owned() }),
+            newest => Ok(newest),
+        }
     }
 }
 
@@ -126,9 +171,14 @@ struct Machine {
 
 impl Machine {
     fn start(log: &MemoryLog) -> Result<Machine, RunnerError> {
-        let preparing =
-            Coordinator::prepare(Adder::default(), log.clone(), log.story.clone(), Rc::new(|| 77));
-        let (coordinator, runner) = poll(pin!(preparing)).expect("a log in memory is read at once")?;
+        Machine::start_with(log, u64::MAX)
+    }
+
+    fn start_with(log: &MemoryLog, snapshot_after_bytes: u64) -> Result<Machine, RunnerError> {
+        let restoring = Replica::restore(Adder::default(), log.clone(), snapshot_after_bytes);
+        let replica = poll(pin!(restoring)).expect("a log in memory is read at once")?;
+        let preparing = Coordinator::prepare(replica, log.story.clone(), Rc::new(|| 77));
+        let (coordinator, runner) = poll(pin!(preparing)).expect("it is published at once");
         Ok(Machine { coordinator, runner: Some(Box::pin(runner)) })
     }
 

@@ -18,6 +18,8 @@ pub const BRANCHES: &[&str] = &[
     "flush.rewritten",
     "journal.file_reused",
     "log_start.advanced",
+    "machine_snapshot.restored",
+    "machine_snapshot.saved",
     "mesh.out_of_credits",
     "open.checkpoint_refused",
     "open.footer_taken",

@@ -119,6 +119,11 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
+    /// Bytes that are left.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
     pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;

@@ -7,7 +7,8 @@
 //! `log`, `read`, `first_read` and `time_lookup` (plans), `core_storage` (the whole of one core), `bypass`, `flush`, `checkpoint` with
 //! `workload`, `pace` and `cover`, what a start is spared: `sums` and `sidecar`, `record`, `checkpoint_file` and `recorder`;
 //! `open` (the start); the life of a log: `roll`, `log_start`, `retention`, `deletion`, `descriptors`, `truncate` with `cuts`, `begin_anew`, `visit`; what goes wrong: `space`,
-//! `file_system`, `damage`, `behind`, `checked`, `scrub`; `stats`.
+//! `file_system`, `damage`, `behind`, `checked`, `scrub`; `stats`. Beside a log that a replicated machine lives by: `machine_snapshot_file`
+//! and `machine_snapshots`.
 
 mod begin_anew;
 mod behind;
@@ -33,6 +34,8 @@ mod index;
 mod journal_folder;
 pub mod log;
 mod log_start;
+pub mod machine_snapshot_file;
+pub mod machine_snapshots;
 mod open;
 mod pace;
 pub mod read;
@@ -65,6 +68,7 @@ pub use checkpoint_file::PartitionCheckpoint;
 pub use core_storage::{CoreStorage, Durable, StorageError};
 pub use data_directory::{DataDirectory, DataDirectoryError, Identity};
 pub use log::{Damage, Log, LogId, StampedBatch};
+pub use machine_snapshots::{MachineSnapshots, MachineSnapshotsError};
 pub use open::LogVisitor;
 pub use read::{LogPiece, LogRead, ReadError, ReadPlan, TailPiece};
 pub use recovered::{NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery};
