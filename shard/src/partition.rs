@@ -336,25 +336,35 @@ impl Partition {
 
     pub(crate) fn carry_out(&mut self, effects: &mut Vec<Effect>, carrier: &mut Carrier<'_>) {
         loop {
-            for effect in effects.drain(..) {
+            for effect in effects.iter_mut() {
                 match effect {
-                    Effect::SteppedDown { reason, .. } => self.stepped_down(reason, carrier),
-                    Effect::Persist(persist) => self.persist(persist, carrier),
+                    Effect::SteppedDown { reason, .. } => self.stepped_down(*reason, carrier),
+                    // Looked at where it lies: an effect is large, and these two come with each batch.
+                    Effect::Persist(persist) if self.replica.is_none() => self.persist(persist, carrier),
+                    Effect::Commit { high_watermark } => self.commit(*high_watermark),
                     Effect::BecameLeader { .. } => {}
-                    Effect::Commit { high_watermark } => {
-                        let visible_bytes = self.uncommitted.commit(high_watermark);
-                        self.watchers.visible(visible_bytes);
-                        self.settling.drain(..).for_each(Waker::wake);
-                        if self.replica.is_some() && self.settles_now() {
-                            self.watchers.attention();
+                    beyond => {
+                        let done = Effect::Commit { high_watermark: Offset(0) };
+                        match std::mem::replace(beyond, done) {
+                            Effect::Persist(persist) => self.persist_replicated(persist, carrier),
+                            beyond => self.carry_out_beyond(beyond, carrier),
                         }
                     }
-                    beyond => self.carry_out_beyond(beyond, carrier),
                 }
             }
+            effects.clear();
             if self.replica.is_none() || !self.read_next(effects, carrier) {
                 return;
             }
+        }
+    }
+
+    fn commit(&mut self, high_watermark: Offset) {
+        let visible_bytes = self.uncommitted.commit(high_watermark);
+        self.watchers.visible(visible_bytes);
+        self.settling.drain(..).for_each(Waker::wake);
+        if self.replica.is_some() && self.settles_now() {
+            self.watchers.attention();
         }
     }
 
@@ -369,10 +379,8 @@ impl Partition {
         carrier.todo.answers.push(Answer::SteppedDown { log: self.log, reason });
     }
 
-    fn persist(&mut self, persist: Persist, carrier: &mut Carrier<'_>) {
-        if self.replica.is_some() {
-            return self.persist_replicated(persist, carrier);
-        }
+    /// Of a group of one.
+    fn persist(&mut self, persist: &Persist, carrier: &mut Carrier<'_>) {
         assert!(persist.truncate_to.is_none(), "a group of one never truncates");
         if persist.append.is_some() {
             let batch = self.staged.take().expect("a proposal was staged before it was stepped");
@@ -381,7 +389,7 @@ impl Partition {
                 Err(error) => unreachable!("asked just before the proposal: {error}"),
             }
         }
-        if let Some(hard_state) = persist.hard_state {
+        if let Some(hard_state) = &persist.hard_state {
             let mut encoded = Vec::with_capacity(64);
             hard_state.encode(&mut encoded);
             carrier.hard_states.push((self.log, persist.ticket, Bytes::from(encoded)));
