@@ -2,7 +2,7 @@
 //! takes a snapshot when the log grew long.
 //!
 //! Owns the order of these steps and the bounded queue in front of them; never decides anything itself. Lives on the core that leads the
-//! machine's partition. The machine with its log is in [`replica`].
+//! machine's partition. The machine with its log is in `replica`.
 //!
 //! One request is in the works at a time, so each is decided against a state that holds everything before it. The downside: requests
 //! wait for each other's commit, a journal write each. That is right for metadata; machines with many small requests put several into one
