@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every marked branch, sorted.
+/// The branches that the simulated broker of one node can be in, sorted.
 pub const BRANCHES: &[&str] = &[
     "bypass.journalled_instead",
     "bypass.run",
@@ -43,6 +43,31 @@ pub const BRANCHES: &[&str] = &[
     "space.resumed",
     "space.throttled",
 ];
+
+/// Branches that one node, or its faults, cannot be in, sorted: others look for them.
+pub const ELSEWHERE: &[(&str, &str)] = &[
+    ("begin_anew.applied", "shard/tests/storage_begin_anew.rs and the crash seeds"),
+    ("checkpoint.nothing_due", "shard/tests/storage_bypass.rs"),
+    ("descriptors.waited_for", "shard/tests/storage_no_descriptor.rs"),
+    ("recovery.begin_anew", "shard/tests/storage_begin_anew.rs and the crash seeds"),
+    ("replica.commit_out_of_reach", "shard/tests/replicas.rs"),
+    ("replica.copy_begun", "shard/tests/replicas.rs"),
+    ("replica.copy_installed", "shard/tests/replicas.rs"),
+    ("replica.copy_moved", "shard/tests/replicas.rs"),
+    ("replica.fed_from_file", "shard/tests/replicas.rs"),
+    ("replica.log_start_followed", "shard/tests/replicas.rs"),
+    ("replica.truncated", "shard/tests/replicas.rs"),
+    ("replica.unverified", "shard/tests/replicas.rs"),
+    ("visit.record_offered", "shard/tests/storage_visit.rs"),
+];
+
+/// All that are listed, sorted.
+pub fn listed() -> Vec<String> {
+    let elsewhere = ELSEWHERE.iter().map(|(name, _)| name);
+    let mut names: Vec<String> = BRANCHES.iter().chain(elsewhere).map(ToString::to_string).collect();
+    names.sort();
+    names
+}
 
 /// The names in the sources, sorted.
 pub fn in_sources() -> Vec<String> {
