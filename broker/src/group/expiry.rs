@@ -110,15 +110,11 @@ impl GroupMachine {
             let Some(group) = self.live.get(&id) else { continue };
             let idle = group.state == GroupState::Empty && group.pending.is_empty() && flying.is_empty();
             let all_gone = self.expire_offsets(group, flying, &mut records);
-            if !(idle && all_gone) {
-                continue;
-            }
-            if self.durable.groups().contains_key(&id) || self.durable.offsets().contains_key(&id) {
+            if idle && all_gone {
+                // Written even where the log holds nothing of the group: a record of it may be on its way.
                 records.extend(record::group_tombstone(&id).ok());
                 self.bury(&id);
                 deleted.push(id);
-            } else {
-                self.forget(&id);
             }
         }
         self.clerk.append_in_parts(records, MACHINE_PROPOSAL_BYTES_MAX, Then::Deleted { groups: deleted });

@@ -180,8 +180,8 @@ impl GroupMachine {
     fn failed(&mut self, ticket: Ticket, error: ErrorCode) {
         let Some(Open { then, mut answers }) = self.clerk.close(ticket) else { return };
         match then {
-            Then::Nothing => {}
-            Then::OffsetsWritten { group, .. } => self.forget_if_nothing_is_known(&group),
+            // A group that came to be for it goes at the next look for what may expire.
+            Then::Nothing | Then::OffsetsWritten { .. } => {}
             // The last part must not be taken for the whole.
             Then::Part { last } => answers.extend(self.clerk.take_answers(last)),
             Then::Assign { group, .. } => {
@@ -209,24 +209,13 @@ impl GroupMachine {
         }
     }
 
-    /// A group that came to be for offsets which may not have been written.
-    fn forget_if_nothing_is_known(&mut self, id: &GroupId) {
-        let known = self.durable.groups().contains_key(id) || self.durable.offsets().contains_key(id);
-        let idle = self.live.get(id).is_some_and(|group| {
-            group.state == GroupState::Empty && group.protocol_type.is_none() && group.pending.is_empty()
-        });
-        if idle && !known && !self.clerk.offsets_in_flight().contains_key(id) {
-            self.forget(id);
-        }
-    }
-
     pub(super) fn create(&mut self, id: &GroupId) {
         let group = ClassicGroup::empty(Arc::clone(id), Some(self.clerk.now_ms()));
         self.live_bytes += group.bytes();
         self.live.insert(Arc::clone(id), group);
     }
 
-    pub(super) fn forget(&mut self, id: &GroupId) {
+    fn forget(&mut self, id: &GroupId) {
         if let Some(group) = self.live.remove(id) {
             self.live_bytes -= group.bytes();
         }

@@ -122,13 +122,32 @@ fn metadata_beyond_the_limit_is_refused_for_its_partition_alone() {
 }
 
 #[test]
-fn a_commit_that_may_not_be_in_the_log_is_refused_and_leaves_no_group() {
+fn a_commit_that_may_not_be_in_the_log_is_refused_and_its_group_goes_at_the_next_look() {
     let mut desk = Desk::new();
     desk.slow_log = true;
     let token = desk.ask(|token| Event::CommitOffsets(token, commit_of("orders", 5)));
     desk.fail_one();
     assert_eq!(desk.committed(token), ErrorCode::CoordinatorNotAvailable);
+    desk.slow_log = false;
+    desk.event(Event::Expire);
     assert_eq!(desk.machine.list(&[], &[]), []);
+}
+
+#[test]
+fn a_group_whose_records_are_on_their_way_does_not_go_without_a_trace() {
+    let mut desk = Desk::new();
+    desk.slow_log = true;
+    let joins = desk.join(JoinRequest { version: 3, ..request("one") });
+    desk.pass(0);
+    let one = desk.joined(joins).member;
+    let leaver = Leaver { member: one, instance: None };
+    desk.ask(|token| Event::Leave(token, LeaveRequest { group: GROUP.into(), members: vec![leaver] }));
+    // Nothing of it is in the log yet, and all of it will be.
+    desk.event(Event::Expire);
+    assert_eq!(desk.state(), GroupState::Dead);
+    desk.commit_all();
+    assert_eq!(desk.machine.list(&[], &[]), []);
+    assert_eq!(desk.machine.durable(), &Durable::default());
 }
 
 #[test]
