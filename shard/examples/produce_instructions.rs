@@ -4,8 +4,8 @@
 //! `produce_instructions BATCHES RECORDS_PER_BATCH`
 
 use std::cell::Cell;
-use std::process::ExitCode;
 use std::path::Path;
+use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,7 +54,8 @@ fn main() -> ExitCode {
 
 async fn produce(io: &Io, batches: u32, records: u32) {
     let identity = Identity { cluster_id: None, node_id: NodeId(1) };
-    let directory = DataDirectory::open(io, Path::new("/data"), None, &identity).await.expect("a new directory");
+    let directory =
+        DataDirectory::open(io, Path::new("/data"), None, &identity).await.expect("a new directory");
     let recovery = recover(io, &directory, 1, &|_| 0, &SETTINGS).await.expect("nothing to recover");
     let shard = recovery.shards.into_iter().next().expect("one core");
     let storage = CoreStorage::start(io.clone(), shard, SETTINGS).await.expect("start");
@@ -63,7 +64,8 @@ async fn produce(io: &Io, batches: u32, records: u32) {
     let keys: Vec<TopicPartition> = (0..PARTITIONS)
         .map(|partition| TopicPartition { topic: TopicId([1; 16]), partition: PartitionIndex(partition) })
         .collect();
-    let opening = |key: &TopicPartition| Opening { key: *key, recovered: None, settings: LogSettings::default() };
+    let opening =
+        |key: &TopicPartition| Opening { key: *key, recovered: None, settings: LogSettings::default() };
     store.open(keys.iter().map(opening).collect()).await;
     let bytes = batch(records);
     let header = BatchHeader::parse(&bytes).expect("just built");

@@ -180,7 +180,9 @@ mod tests {
             .map(|answer| match answer {
                 Answer::Reply(reply) => match &reply.pieces[0] {
                     Outgoing::Memory(bytes) => bytes.to_vec(),
-                    Outgoing::Tail(_) | Outgoing::File { .. } | Outgoing::Segment { .. } => panic!("no log here"),
+                    Outgoing::Tail(_) | Outgoing::File { .. } | Outgoing::Segment { .. } => {
+                        panic!("no log here")
+                    }
                 },
                 Answer::Silence => b"silence".to_vec(),
                 Answer::Close => b"close".to_vec(),
