@@ -390,7 +390,7 @@ pub struct ReplicaState {
     pub replica_directory_id: TopicId,
     /// -1: unknown.
     pub log_end_offset: i64,
-    /// Milliseconds since the Unix epoch, by the leader's clock; -1: the leader itself, or unknown.
+    /// Milliseconds since the Unix epoch, by the leader's clock; the leader's own is now; -1: unknown.
     ///
     /// Versions 1+, dropped in others.
     pub last_fetch_timestamp: i64,
