@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`limits`] (every bound), [`journal`] and [`storage`] (bytes that last), [`state_machine`],
 //! [`producer_state`] and [`partition`] (what a partition is), [`replica`] (what it is with others), [`store`] (all partitions of a core), [`waiters`],
-//! [`budget`] (memory that many share), [`egress`] (how bytes leave), [`mesh`] and [`placement`] (the other cores).
+//! [`ready`] (news of many partitions), [`budget`] (memory that many share), [`egress`] (how bytes leave), [`mesh`] and [`placement`] (the other cores).
 
 pub mod budget;
 pub mod egress;
@@ -12,6 +12,7 @@ pub mod mesh;
 pub mod partition;
 pub mod placement;
 pub mod producer_state;
+pub mod ready;
 pub mod replica;
 pub mod state_machine;
 pub mod storage;

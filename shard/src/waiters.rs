@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 use ringlog_protocol::ids::Offset;
 use slab::Slab;
 
+use crate::ready::Mark;
+
 /// Gathers the commits that one request waits for on this core: one allocation and one wake for all its partitions.
 #[derive(Default)]
 pub struct CommitGather {
@@ -158,7 +160,7 @@ impl UncommittedAppends {
 /// A consumer's wait for bytes, over any number of partitions of this core. Wakes once.
 pub struct Watch {
     state: Rc<WatchState>,
-    registrations: Vec<(Watchers, usize)>,
+    registrations: Vec<Registration>,
 }
 
 struct WatchState {
@@ -170,7 +172,20 @@ struct WatchState {
 /// The watches on one partition. Clones share it.
 #[derive(Clone, Default)]
 pub struct Watchers {
-    watches: Rc<RefCell<Slab<Rc<WatchState>>>>,
+    watches: Rc<RefCell<Slab<Watcher>>>,
+}
+
+enum Watcher {
+    /// Of one wait.
+    Once(Rc<WatchState>),
+    /// Of a reader that comes again.
+    Again(Rc<Mark>),
+}
+
+/// A place among a partition's watchers; dropping it ends that.
+pub(crate) struct Registration {
+    watchers: Watchers,
+    key: usize,
 }
 
 impl Watch {
@@ -186,8 +201,7 @@ impl Watch {
     }
 
     pub fn on(&mut self, watchers: &Watchers) {
-        let key = watchers.watches.borrow_mut().insert(Rc::clone(&self.state));
-        self.registrations.push((watchers.clone(), key));
+        self.registrations.push(watchers.register(Watcher::Once(Rc::clone(&self.state))));
     }
 }
 
@@ -203,30 +217,41 @@ impl Future for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Registration {
     fn drop(&mut self) {
         // Leaves no trace on a partition that stays idle for hours while consumers poll it.
-        for (watchers, key) in self.registrations.drain(..) {
-            watchers.watches.borrow_mut().remove(key);
-        }
+        self.watchers.watches.borrow_mut().remove(self.key);
     }
 }
 
 impl Watchers {
     /// `bytes` became visible.
     pub fn visible(&self, bytes: u64) {
-        for (_, watch) in self.watches.borrow().iter() {
-            let missing = watch.missing_bytes.get().saturating_sub(bytes);
-            watch.missing_bytes.set(missing);
-            if missing == 0 {
-                watch.fire();
+        for (_, watcher) in self.watches.borrow().iter() {
+            match watcher {
+                Watcher::Once(watch) => watch.visible(bytes),
+                Watcher::Again(mark) => mark.visible(bytes),
             }
         }
     }
 
     /// Something other than bytes happened that every waiting consumer must see.
     pub fn attention(&self) {
-        self.watches.borrow().iter().for_each(|(_, watch)| watch.fire());
+        for (_, watcher) in self.watches.borrow().iter() {
+            match watcher {
+                Watcher::Once(watch) => watch.fire(),
+                Watcher::Again(mark) => mark.attention(),
+            }
+        }
+    }
+
+    pub(crate) fn register_mark(&self, mark: Rc<Mark>) -> Registration {
+        self.register(Watcher::Again(mark))
+    }
+
+    fn register(&self, watcher: Watcher) -> Registration {
+        let key = self.watches.borrow_mut().insert(watcher);
+        Registration { watchers: self.clone(), key }
     }
 
     pub fn count(&self) -> usize {
@@ -235,6 +260,14 @@ impl Watchers {
 }
 
 impl WatchState {
+    fn visible(&self, bytes: u64) {
+        let missing = self.missing_bytes.get().saturating_sub(bytes);
+        self.missing_bytes.set(missing);
+        if missing == 0 {
+            self.fire();
+        }
+    }
+
     fn fire(&self) {
         self.fired.set(true);
         if let Some(waker) = self.waker.take() {
