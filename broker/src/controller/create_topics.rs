@@ -10,10 +10,10 @@ use ringlog_protocol::ids::TopicId;
 use ringlog_shard::limits::{MACHINE_PROPOSAL_BYTES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use ringlog_shard::state_machine::Outcome;
 
-use super::METADATA_TOPIC_NAME;
 use super::machine::MetadataMachine;
 use super::names::{check_topic_name, collision_key, topic_id};
 use super::request::{ControllerReply, CreateTopics, CreatedTopic, NewTopic, Refusal};
+use super::{METADATA_TOPIC_NAME, OFFSETS_TOPIC_NAME};
 use crate::config::dynamic::BatchBounds;
 use crate::config::layers::Overrides;
 use crate::topic_config;
@@ -231,7 +231,11 @@ impl MetadataMachine {
 fn check_configs(topic: &NewTopic, bounds: &BatchBounds) -> Result<Overrides, Refusal> {
     let mut overrides = Overrides::new();
     for (key, value) in &topic.configs {
-        let value = check_config(key, value.as_deref(), bounds)?;
+        let value = match value.as_deref() {
+            // Kept whole until compaction is built: nothing of it may go by age.
+            Some(policy @ "compact") if topic.name == OFFSETS_TOPIC_NAME && key == "cleanup.policy" => policy,
+            value => check_config(key, value, bounds)?,
+        };
         overrides.insert(Arc::from(key.as_str()), Arc::from(value));
     }
     Ok(overrides)

@@ -33,7 +33,10 @@ pub type Controller = Coordinator<MetadataMachine>;
 /// Kafka's name of the metadata log; no client may create or delete it.
 pub const METADATA_TOPIC_NAME: &str = "__cluster_metadata";
 
-/// Kafka's id of it: the 128-bit number 1.
+/// Kafka's name of the topic in which groups keep their members and offsets.
+pub const OFFSETS_TOPIC_NAME: &str = "__consumer_offsets";
+
+/// Kafka's id of the metadata log: the 128-bit number 1.
 pub const METADATA_TOPIC_ID: TopicId = TopicId([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// Where the controller's records lie.

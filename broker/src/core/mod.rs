@@ -2,12 +2,13 @@
 //!
 //! Reading order: [`messages`] (what cores say to each other), [`serve`] (what a core does when asked), [`start`] (how a
 //! core comes up and goes down), [`images`] (how it takes new metadata), [`controller_host`] (the controller's place),
-//! [`watches`], [`epochs`], [`quorum`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
+//! [`watches`], [`groups`] (consumer groups), [`epochs`], [`quorum`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
 
 pub mod controller_host;
 pub mod delete_records;
 pub mod ends;
 pub mod epochs;
+pub mod groups;
 pub mod images;
 pub mod messages;
 pub mod publish;
