@@ -19,6 +19,7 @@
 //! members own partitions only grow, across restarts too. A JoinGroup is answered before anything is written, so after a crash a
 //! generation that nobody got to own partitions in may be counted again, as in Kafka.
 
+pub mod assign;
 mod classic;
 mod clerk;
 mod commit;
