@@ -333,6 +333,13 @@ pub const VALIDATE_INLINE_BYTES_MAX: usize = 128 * 1024;
 /// Longest wait of a fetch, in milliseconds, whatever it asks: a peer that vanished without a word holds its place that long.
 pub const FETCH_WAIT_MS_MAX: u64 = 600_000;
 
+/// Partitions of all fetch sessions of one core: some 400 bytes each at their home and 200 at their owner, so at most 60 MB. A session that
+/// finds no room is not begun, or ends, and its client names all partitions with each fetch.
+pub const FETCH_SESSION_PARTITIONS_PER_CORE_MAX: usize = 100_000;
+
+/// Younger than this, in milliseconds, a fetch session makes no room for another; as in Kafka.
+pub const FETCH_SESSION_KEPT_MS: u64 = 120_000;
+
 /// Time for replies in flight to leave when the broker stops, in milliseconds.
 pub const DRAIN_MS_MAX: u64 = 5_000;
 

@@ -321,12 +321,11 @@ pub(super) const ALL: &[Key] = &[
         "57671680",
         "The most bytes of records in one Fetch answer. One batch larger than this is still sent, alone.",
     ),
-    not_built(
+    built(
         "max.incremental.fetch.session.cache.slots",
         integer(0, I32_MAX),
         "1000",
-        "fetch sessions are not built yet",
-        "Fetch sessions kept at once.",
+        "Fetch sessions kept at once, shared out evenly among the cores; 0: none, each Fetch names all its partitions.",
     ),
     not_built(
         "max.request.partition.size.limit",

@@ -653,3 +653,26 @@ proptest! {
         cluster.check_snapshots();
     }
 }
+
+impl MetadataImage {
+    /// An image of these topics and numbers of partitions, for tests of those who read images.
+    pub(crate) fn with_topics_for_tests(topics: &[(&str, i32)]) -> MetadataImage {
+        let mut image = MetadataImage::default();
+        for (number, &(name, partition_count)) in (1..).zip(topics) {
+            let topic = TopicImage {
+                name: name.into(),
+                id: TopicId([number; 16]),
+                partition_count,
+                replication_factor: 1,
+                overrides: crate::config::layers::Overrides::new(),
+                config: TopicConfig::resolve(&crate::topic_config::tests::defaults(), &crate::config::layers::Overrides::new()),
+            };
+            image.partitions += u64::from(partition_count.unsigned_abs());
+            image.replace_topic(Arc::new(topic));
+        }
+        // Images that differ have different offsets.
+        image.next_offset = Offset(100 * topics.len() as i64 + image.partitions as i64);
+        image.validate();
+        image
+    }
+}

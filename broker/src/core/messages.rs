@@ -39,6 +39,8 @@ pub enum CoreRequest {
     CancelWatch {
         watch: WatchId,
     },
+    /// Of this fetch session.
+    FetchSession(FetchSessionId, SessionRequest),
     ListOffsets(Vec<ListPart>),
     /// Answered when durable, or after `timeout`.
     DeleteRecords {
@@ -73,6 +75,7 @@ pub enum CoreReply {
     /// With what the owner spent on it.
     Produce(Vec<ProducedPart>, StageTimes),
     Available(Vec<PartitionState>),
+    SlotStates(Vec<SlotState>),
     Read(Vec<ReadResult>),
     ListOffsets(Vec<ListResult>),
     DeleteRecords(Vec<DeletedPart>),
@@ -89,6 +92,56 @@ pub enum CoreReply {
 pub struct WatchId {
     pub home: CoreId,
     pub number: u64,
+}
+
+/// What is asked for a fetch session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionRequest {
+    /// Where it stands in this core's partitions has changed so; what has news there?
+    Look(Vec<SlotChange>),
+    /// As `CoreRequest::Watch`, for its partitions on this core, since its last look.
+    Watch(WatchId),
+    /// It is over: forget its partitions on this core.
+    ClosePart,
+    /// To its home: its client is done with it.
+    End,
+}
+
+/// A fetch session, as the client names it (KIP-227). Its home core is the rest of its division by the number of cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchSessionId(pub i32);
+
+impl FetchSessionId {
+    pub const NONE: FetchSessionId = FetchSessionId(0);
+
+    /// A name of a session of this core: the nearest below `number`, which is taken as one of 31 bits.
+    pub fn of_core(core: CoreId, core_count: u32, number: u32) -> FetchSessionId {
+        let number = number & i32::MAX as u32;
+        let below = number - number % core_count;
+        // Near the top the next one of this core may lie beyond what a name can be.
+        let id = below.checked_add(core.0).and_then(|id| i32::try_from(id).ok());
+        FetchSessionId(id.unwrap_or(core.0 as i32))
+    }
+
+    /// The core that may hold it; `None` for what no session is called.
+    pub fn home(self, core_count: u32) -> Option<CoreId> {
+        let number = u32::try_from(self.0).ok().filter(|number| *number > 0)?;
+        Some(CoreId(number % core_count))
+    }
+}
+
+/// A session stands there now; `None`: its slot is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotChange {
+    pub slot: u32,
+    pub position: Option<PositionPart>,
+}
+
+/// What a session's partition shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotState {
+    pub slot: u32,
+    pub state: PartitionState,
 }
 
 pub struct ProducePart {
@@ -232,6 +285,7 @@ mod tests {
             | CoreRequest::Watch { .. }
             | CoreRequest::WatchFired { .. }
             | CoreRequest::CancelWatch { .. }
+            | CoreRequest::FetchSession(..)
             | CoreRequest::Adopt(_)
             | CoreRequest::ConnectionClosed { .. } => 0,
             // Wait for the target's own device and nothing else.

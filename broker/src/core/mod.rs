@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`messages`] (what cores say to each other), [`serve`] (what a core does when asked), [`start`] (how a
 //! core comes up and goes down), [`images`] (how it takes new metadata), [`controller_host`] (the controller's place),
-//! [`watches`], [`groups`] (consumer groups), [`epochs`], [`quorum`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
+//! [`watches`], [`session_parts`], [`groups`] (consumer groups), [`epochs`], [`quorum`], [`refusals`] (what a producer is told), [`publish`] (what it shows).
 
 pub mod controller_host;
 pub mod delete_records;
@@ -15,6 +15,7 @@ pub mod publish;
 pub mod quorum;
 pub mod refusals;
 pub mod serve;
+pub mod session_parts;
 pub mod start;
 pub mod watches;
 
@@ -38,6 +39,7 @@ use ringlog_shard::waiters::Watchers;
 
 use crate::config::BrokerConfig;
 use crate::controller::{Controller, METADATA_PARTITION, MetadataImage};
+use crate::handlers::fetch::session::cache::SessionCache;
 use crate::observe::ShardObserver;
 use crate::process::rate_limit::LineLimit;
 use crate::process::stop::Readiness;
@@ -45,6 +47,7 @@ use crate::server::connections::Connections;
 use controller_host::ProducerIds;
 use messages::CoreMesh;
 use serve::ProduceBacklog;
+use session_parts::SessionParts;
 use watches::{ForeignWatches, HomeWatches};
 
 /// Everything one core owns. Shared within the core as an `Rc`; no other core ever sees it.
@@ -82,6 +85,10 @@ pub struct Core {
     pub scratch: RefCell<Vec<u8>>,
     /// Fetches that wait for bytes.
     pub fetches_waiting: Cell<u64>,
+    /// Fetch sessions of this core's clients.
+    pub(crate) fetch_sessions: RefCell<SessionCache>,
+    /// What sessions want of this core's partitions.
+    pub(crate) session_parts: SessionParts,
     home_watches: HomeWatches,
     foreign_watches: ForeignWatches<Task<()>>,
     /// On the acceptor's core only. Dropping one stops it.

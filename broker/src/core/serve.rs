@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::Future;
 use std::rc::Rc;
 
 use ringlog_io::{Monotonic, Priority};
@@ -18,7 +19,7 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, delete_records, ends, epochs, images, quorum, refusals, start};
+use super::{Core, delete_records, ends, epochs, images, quorum, refusals, session_parts, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -53,6 +54,9 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::Watch { watch, parts } => {
             watch_for(&core, watch, &parts);
             responder.respond(CoreReply::Done);
+        }
+        CoreRequest::FetchSession(session, request) => {
+            responder.respond(session_parts::serve(&core, session, request));
         }
         CoreRequest::Produce(parts) => produce_for(&core, parts, responder),
         CoreRequest::Read(parts) => {
@@ -240,7 +244,7 @@ pub fn available(core: &Core, parts: &[PositionPart]) -> Vec<PartitionState> {
     parts.iter().map(|part| state_of(core, part)).collect()
 }
 
-fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
+pub(super) fn state_of(core: &Core, part: &PositionPart) -> PartitionState {
     let view = match core.store.view(part.key) {
         Ok(view) => view,
         Err(error) => {
@@ -344,11 +348,18 @@ fn watch_for(core: &Rc<Core>, id: WatchId, parts: &[PositionPart]) {
         let state = state_of(core, part);
         ready |= state.is_final() || state.available_bytes > 0;
     }
-    let home = Rc::clone(core);
-    let task = core.io.spawn(Priority::Foreground, async move {
+    tell_when(core, id, async move {
         if !ready {
             watch.await;
         }
+    });
+}
+
+/// Fires the watch of another core when something `happened`.
+pub(super) fn tell_when(core: &Rc<Core>, id: WatchId, happened: impl Future<Output = ()> + 'static) {
+    let home = Rc::clone(core);
+    let task = core.io.spawn(Priority::Foreground, async move {
+        happened.await;
         let answer = home.mesh.call(id.home, CoreRequest::WatchFired { watch: id });
         answer.await;
         if let Some(this_task) = home.foreign_watches.end(id) {

@@ -24,6 +24,7 @@ use ringlog_shard::store::Store;
 use ringlog_shard::waiters::{Watch, Watchers};
 
 use super::messages::{CoreReply, CoreRequest};
+use super::session_parts::SessionParts;
 use super::watches::{ForeignWatches, HomeWatches};
 use super::{Core, controller_host, publish, serve};
 use crate::config::BrokerConfig;
@@ -34,6 +35,7 @@ use crate::controller::{
     ControllerReply, ControllerRequest, ControllerSettings, MetadataImage, MetadataMachine,
 };
 use crate::coordinator::RunnerError;
+use crate::handlers::fetch::session::cache::SessionCache;
 use crate::observe::ShardObserver;
 use crate::observe::snapshot::SnapshotPublisher;
 use crate::process::stop::{Readiness, StopSignal};
@@ -142,6 +144,7 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
     };
     let egress = Egress::new(mode, seat.memory_bytes / EGRESS_PINNED_MEMORY_DIVISOR);
     let observer = ShardObserver::new(mesh.core().0, seat.publisher, io.monotonic_now().as_nanos());
+    let fetch_sessions = seat.config.limits.fetch_sessions_max.div_ceil(seat.core_count) as usize;
     let core = Rc::new(Core {
         id: mesh.core(),
         core_count: seat.core_count,
@@ -165,6 +168,8 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
         receiving: Budget::new(seat.memory_bytes / RECEIVE_MEMORY_DIVISOR),
         scratch: RefCell::default(),
         fetches_waiting: Cell::new(0),
+        fetch_sessions: RefCell::new(SessionCache::new(fetch_sessions)),
+        session_parts: SessionParts::default(),
         home_watches: HomeWatches::default(),
         foreign_watches: ForeignWatches::new(),
         acceptors: RefCell::default(),

@@ -140,6 +140,18 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &[("", |s| s.gauges.fetch_watches)],
     ),
+    gauge(
+        "ringlog_fetch_sessions",
+        "Fetch sessions of clients, and the partitions in them",
+        "of",
+        &[("sessions", |s| s.gauges.fetch_sessions), ("partitions", |s| s.gauges.fetch_session_partitions)],
+    ),
+    counter(
+        "ringlog_fetch_sessions_evicted",
+        "Fetch sessions that made room for others",
+        "",
+        &[("", |s| s.gauges.fetch_sessions_evicted)],
+    ),
     counter(
         "ringlog_received_bytes",
         "Bytes received from clients",

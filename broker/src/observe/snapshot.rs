@@ -40,6 +40,13 @@ pub struct ShardGauges {
     pub fetches_waiting: u64,
     /// Waits of fetches over several cores: those of this core's consumers and those kept for other cores.
     pub fetch_watches: u64,
+    /// Fetch sessions of this core's clients, and the partitions in them.
+    pub fetch_sessions: u64,
+    pub fetch_session_partitions: u64,
+    /// Sessions that have partitions on this core.
+    pub fetch_session_parts: u64,
+    /// Sessions that made room for others, since the start.
+    pub fetch_sessions_evicted: u64,
     /// Bytes allocated for receiving, of the budget below.
     pub receive_bytes: u64,
     /// Bytes of log tails that unsent replies keep allocated.

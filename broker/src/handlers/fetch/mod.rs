@@ -1,9 +1,11 @@
 //! Fetch (API 1): committed batches from their owner cores, waiting for more when there is too little.
 //!
 //! A fetch lives on its connection's core. Owners say what is available; when the sum is enough, or time is up, the
-//! bytes are shared out in request order and collected.
+//! bytes are shared out in request order and collected. A fetch of a session names only what changed: [`incremental`].
 
+pub(crate) mod incremental;
 mod plan;
+pub(crate) mod session;
 mod wait;
 
 use std::rc::Rc;
@@ -25,10 +27,11 @@ use super::topics::{self, TopicLookup};
 use super::{Request, RequestError, RequestInfo};
 use crate::core::Core;
 use crate::core::epochs::ReaderEpochs;
-use crate::core::messages::{PartitionState, PositionPart, ReadPart, ReadResult};
+use crate::core::messages::{FetchSessionId, PartitionState, PositionPart, ReadPart, ReadResult};
 use crate::observe::stage::Stage;
 use crate::server::Connection;
 use crate::server::replies::Answer;
+use incremental::Context;
 use plan::{Grant, Wanted};
 use wait::Needed;
 
@@ -50,10 +53,14 @@ pub(super) async fn handle(
         FetchRequest::decode(&mut reader, request.info.version).map_err(|error| request.refuse(error))?;
     let mut info = request.info.clone();
     info.clock.mark(Stage::Parse, core.io.monotonic_now().as_nanos());
-    if fetch.session_id != 0 {
-        // No session was ever given out: the client starts over with a full fetch (KIP-227).
-        return Ok(top_level_error(info, ErrorCode::FetchSessionIdNotFound));
-    }
+    let begins = match incremental::context(core, &fetch, info.version).await {
+        Context::Refused(error) => return Ok(top_level_error(info, error)),
+        Context::Incremental(session) => {
+            return Ok(incremental::handle(core, connection, info, &fetch, session).await);
+        }
+        Context::Full => true,
+        Context::Sessionless => false,
+    };
     let (topics, asked) = resolve(core, &fetch, info.version);
     let deadline = core.io.monotonic_now() + Duration::from_millis(wait_ms(fetch.max_wait_ms));
     let bytes_min = u64::try_from(fetch.min_bytes).unwrap_or(0);
@@ -72,7 +79,12 @@ pub(super) async fn handle(
     info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
     let given = results.iter().map(|result| result.pieces.iter().map(LogPiece::bytes).sum());
     core.observer.count(|metrics| metrics.fetch.add(given));
-    Ok(answer(core, info, &topics, &asked, results))
+    let session = if begins {
+        incremental::begin(core, &fetch, info.version, &asked, &results)
+    } else {
+        FetchSessionId::NONE
+    };
+    Ok(answer(core, info, &topics, &asked, (session, results)))
 }
 
 fn wait_ms(max_wait_ms: i32) -> u64 {
@@ -89,7 +101,7 @@ fn resolve(core: &Core, fetch: &FetchRequest<'_>, version: i16) -> (Vec<TopicLoo
     let mut topics = Vec::with_capacity(fetch.topics.len());
     let mut asked = Vec::new();
     for wanted in &fetch.topics {
-        let topic = if version >= 13 {
+        let topic = if version >= incremental::BY_ID_SINCE {
             topics::by_id(&image, wanted.topic_id)
         } else {
             topics::by_name(&image, wanted.topic)
@@ -142,7 +154,7 @@ fn answer(
     info: RequestInfo,
     topics: &[TopicLookup],
     asked: &[Asked],
-    results: Vec<ReadResult>,
+    (session, results): (FetchSessionId, Vec<ReadResult>),
 ) -> Answer {
     let mut sources = Vec::new();
     let mut first_error = ErrorCode::None;
@@ -162,7 +174,7 @@ fn answer(
             Err(error) => failed_partition(partition.index, error),
             Ok(_) => {
                 let result = results.next().expect("one result for each partition with a position");
-                partition_data(core, partition, result, &mut sources)
+                partition_data(core, partition.index, result, &mut sources)
             }
         };
         if first_error == ErrorCode::None {
@@ -170,7 +182,7 @@ fn answer(
         }
         responses[partition.topic].partitions.push(data);
     }
-    let response = FetchResponse { responses, ..FetchResponse::default() };
+    let response = FetchResponse { session_id: session.0, responses, ..FetchResponse::default() };
     let capacity_bytes = 64 + 96 * asked.len();
     reply_with_sources(info, first_error, capacity_bytes, sources, |writer, version| {
         response.encode(writer, version)
@@ -191,7 +203,7 @@ fn failed_partition<'a>(index: i32, error: ErrorCode) -> PartitionData<'a> {
 
 fn partition_data<'a>(
     core: &Core,
-    asked: &Asked,
+    index: i32,
     result: ReadResult,
     sources: &mut Vec<Option<Outgoing>>,
 ) -> PartitionData<'a> {
@@ -199,17 +211,17 @@ fn partition_data<'a>(
     if matches!(state.error, ErrorCode::FencedLeaderEpoch | ErrorCode::UnknownLeaderEpoch) {
         let leader =
             LeaderIdAndEpoch { leader_id: core.config.node_id.0, leader_epoch: state.leader_epoch.0 };
-        return PartitionData { current_leader: leader, ..failed_partition(asked.index, state.error) };
+        return PartitionData { current_leader: leader, ..failed_partition(index, state.error) };
     }
     if !matches!(state.error, ErrorCode::None | ErrorCode::OffsetOutOfRange) {
-        return failed_partition(asked.index, state.error);
+        return failed_partition(index, state.error);
     }
     let diverging_epoch = state.diverging.map_or_else(EpochEndOffset::default, |end| EpochEndOffset {
         epoch: end.epoch.0,
         end_offset: end.end_offset.0,
     });
     PartitionData {
-        partition_index: asked.index,
+        partition_index: index,
         error_code: state.error.code(),
         diverging_epoch,
         high_watermark: state.high_watermark.0,

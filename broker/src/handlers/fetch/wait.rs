@@ -7,12 +7,14 @@ use std::task::Poll;
 
 use ringlog_io::Monotonic;
 use ringlog_protocol::ids::LeaderEpoch;
+use ringlog_shard::mesh::CoreId;
 use ringlog_shard::waiters::Watch;
 
 use crate::core::Core;
 use crate::core::epochs::ReaderEpochs;
 use crate::core::messages::{CoreReply, CoreRequest, PartitionState, PositionPart, ReadPart, ReadResult};
 use crate::core::serve;
+use crate::core::watches::HomeWatch;
 use crate::handlers::spread::{self, ForCore};
 use crate::server::Connection;
 
@@ -32,23 +34,25 @@ pub(super) async fn until_enough(
     positions: &[PositionPart],
     needed: Needed,
 ) -> Vec<PartitionState> {
-    let Needed { bytes_min, at_once, deadline } = needed;
+    let Needed { bytes_min, deadline, .. } = needed;
     let groups = spread::by_core(positions, |part| core.owner_of(part.key));
     loop {
         let states = look(core, &groups).await;
         let available: u64 = states.iter().map(|state| state.available_bytes).sum();
         let failed = states.iter().any(PartitionState::is_final);
-        if at_once
-            || failed
-            || available >= bytes_min
-            || core.io.monotonic_now() >= deadline
-            || core.is_draining()
-            || connection.hang_up().is_some()
-        {
+        if failed || available >= bytes_min || is_over(core, connection, &needed) {
             return states;
         }
         wait_for_more(core, connection, &groups, &states, bytes_min - available, deadline).await;
     }
+}
+
+/// Whether nothing is waited for, or no longer.
+pub(super) fn is_over(core: &Core, connection: &Connection, needed: &Needed) -> bool {
+    needed.at_once
+        || core.io.monotonic_now() >= needed.deadline
+        || core.is_draining()
+        || connection.hang_up().is_some()
 }
 
 async fn look(core: &Rc<Core>, groups: &[ForCore<PositionPart>]) -> Vec<PartitionState> {
@@ -102,6 +106,20 @@ async fn wait_for_more(
         let parts = group.parts.iter().zip(&group.places).map(seen).collect();
         core.mesh.call(group.core, CoreRequest::Watch { watch, parts }).await;
     }
+    let others: Vec<CoreId> =
+        groups.iter().map(|group| group.core).filter(|other| *other != core.id).collect();
+    sleep(core, connection, here, there, &others, deadline).await;
+}
+
+/// Until something is `here` or `there`, until `deadline`, or until the peer hung up. The watch on the other cores ends with it.
+pub(super) async fn sleep(
+    core: &Rc<Core>,
+    connection: &Connection,
+    here: impl Future<Output = ()>,
+    there: Option<HomeWatch>,
+    others: &[CoreId],
+    deadline: Monotonic,
+) {
     core.fetches_waiting.set(core.fetches_waiting.get() + 1);
     let mut fired = pin!(async {
         match &there {
@@ -124,8 +142,8 @@ async fn wait_for_more(
     core.fetches_waiting.set(core.fetches_waiting.get() - 1);
     if let Some(watch) = &there {
         core.home_watches().close(watch.id);
-        for group in groups.iter().filter(|group| group.core != core.id) {
-            drop(core.mesh.send(group.core, CoreRequest::CancelWatch { watch: watch.id }).await);
+        for other in others {
+            drop(core.mesh.send(*other, CoreRequest::CancelWatch { watch: watch.id }).await);
         }
     }
 }
