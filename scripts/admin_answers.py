@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Requests that read and change configs, describe the quorum and ask for epochs: our answers beside those of Apache Kafka. Codes
+"""Requests that read and change configs and levels of features, describe the quorum and ask for epochs: our answers beside those of Apache Kafka. Codes
 and values are compared, texts never. Then the tools of Kafka's jars do the same against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
@@ -22,6 +22,8 @@ sys.path.insert(0, os.path.join(HERE, "clients"))
 import brokers  # noqa: E402
 import wire  # noqa: E402
 from wire import Reader, array, string  # noqa: E402
+
+import feature_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -180,6 +182,7 @@ def cases(address, texts=False, settles=0.0):
             error, text, _, _, configs = describe(peer, [(kind, name, list(keys))])[0]
             return [(error, text) if texts else error, configs]
 
+        yield from feature_answers.cases(peer, texts)
         wire.create_and_wait(address, {NAME: 2})
         yield "describe topic", show("retention.ms", "max.message.bytes", "segment.bytes", "cleanup.policy")
         yield "describe topic, unknown key asked", show("no.such.key")
@@ -346,6 +349,10 @@ def tool_cases(address):
             "ConfigCommand", "--alter", *broker, "--add-config", "node.id=3"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
+        ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),
+        ("features: upgrade", "was upgraded to 2", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=2"]),
+        ("features: downgrade", "Refusing to perform the requested downgrade", [
+            "FeatureCommand", "downgrade", "--feature", f"{feature_answers.FORMATS[1]}=1"]),
     ]:
         said = tool(address, *command)
         yield name, None if wanted in said else f"{wanted!r} is not in {said[-600:]!r}"

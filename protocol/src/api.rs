@@ -4,7 +4,7 @@
 //! does not dispatch: handlers live in the broker.
 
 use Flexible::{Never, Since};
-use Operation::{Create, Delete, Describe, Read, Write};
+use Operation::{Alter, Create, Delete, Describe, Read, Write};
 use Resource::{Cluster, Topic, TransactionalId};
 
 /// An inclusive range of versions.
@@ -264,7 +264,7 @@ apis! {
     EndQuorumEpoch = 54, Since(1), NOT_SERVED;
     DescribeQuorum = 55, Since(0), needs(Describe, Cluster, range(0, 2));
     AlterPartition = 56, Since(2), NOT_SERVED;
-    UpdateFeatures = 57, Since(0), NOT_SERVED;
+    UpdateFeatures = 57, Since(0), needs(Alter, Cluster, range(0, 2));
     Envelope = 58, Since(0), NOT_SERVED;
     FetchSnapshot = 59, Since(0), NOT_SERVED;
     DescribeCluster = 60, Since(0), NOT_SERVED;

@@ -45,9 +45,12 @@ pub fn advertised_keys() -> Vec<ApiVersion> {
 /// The features to list to a client that asked at `version`: up to 3 those with a lowest level of 0 are left out, because
 /// such clients refuse the whole response (KAFKA-17011).
 #[must_use]
-pub fn supported_features<'a>(features: &[Feature<'a>], version: i16) -> Vec<SupportedFeatureKey<'a>> {
+pub fn supported_features<'a>(
+    features: impl IntoIterator<Item = Feature<'a>>,
+    version: i16,
+) -> Vec<SupportedFeatureKey<'a>> {
     features
-        .iter()
+        .into_iter()
         .filter(|feature| version >= LEVEL_ZERO_SINCE || feature.level_min > 0)
         .map(|feature| SupportedFeatureKey {
             name: feature.name,
@@ -135,11 +138,11 @@ mod tests {
             [(3, vec!["metadata.version"]), (4, vec!["kraft.version", "metadata.version"])]
         {
             let listed: Vec<_> =
-                supported_features(&[kraft, metadata], version).iter().map(|feature| feature.name).collect();
+                supported_features([kraft, metadata], version).iter().map(|feature| feature.name).collect();
             assert_eq!(listed, expected, "version {version}");
             // The list survives the wire: it travels in a tagged field.
             let response = ApiVersionsResponse {
-                supported_features: supported_features(&[kraft, metadata], version),
+                supported_features: supported_features([kraft, metadata], version),
                 ..Default::default()
             };
             let mut writer = Writer::new();

@@ -92,6 +92,7 @@ defaults! {
         OffsetForLeaderEpoch offset_for_leader_epoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
         Produce produce ProduceRequest ProduceResponse;
         SyncGroup sync_group SyncGroupRequest SyncGroupResponse;
+        UpdateFeatures update_features UpdateFeaturesRequest UpdateFeaturesResponse;
     }
     records {
         ConsumerGroupCurrentMemberAssignment consumer_group_current_member_assignment ConsumerGroupCurrentMemberAssignmentKey ConsumerGroupCurrentMemberAssignmentValue;

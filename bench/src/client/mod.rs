@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`address`], [`error`], [`wait`] (how tasks wait for each other), [`connection`] (one socket),
 //! [`handshake`] (versions), [`metadata`] (brokers, topics, leaders), [`cluster`] (connections by leader),
-//! [`admin`] (topics, offsets), [`configs`], [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
+//! [`admin`] (topics, offsets), [`configs`], [`features`], [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
 
 pub mod address;
 pub mod admin;
@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod configs;
 pub mod connection;
 pub mod error;
+pub mod features;
 pub mod fetcher;
 pub mod handshake;
 pub mod metadata;

@@ -4,7 +4,9 @@
 pub mod bench;
 pub mod broker;
 pub mod cat;
+pub mod cluster;
 pub mod config;
+pub mod output;
 pub mod topic;
 pub mod version;
 
@@ -51,6 +53,8 @@ pub enum Verb {
     Cat(cat::Args),
     /// Create, list, describe and delete topics
     Topic(topic::Args),
+    /// Show and change what the cluster runs as a whole
+    Cluster(cluster::Args),
     /// Drive load against a broker and verify every record
     Bench(Box<bench::Args>),
     /// Explain the configuration: every key, one key, or the values in effect
@@ -70,6 +74,7 @@ pub fn main(start_shards: StartShards) -> ExitCode {
         Some(Verb::Broker(args)) => broker::run(*args, start_shards),
         Some(Verb::Cat(args)) => cat::run(args),
         Some(Verb::Topic(args)) => topic::run(args),
+        Some(Verb::Cluster(args)) => cluster::run(args),
         Some(Verb::Bench(args)) => bench::run(*args),
         Some(Verb::Config(args)) => config::run(&args),
         Some(Verb::Version(args)) => version::run(&args),

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{Subcommand, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
+use clap::Subcommand;
 use ringlog_bench::client::address::parse_bootstrap;
 use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
 use ringlog_bench::client::metadata::TopicImage;
@@ -21,6 +20,7 @@ use serde::Serialize;
 
 use configs::DescribedConfig;
 
+use super::output::{Output, align_right, new_table, plural, rendered};
 use crate::process::exit::Exit;
 
 /// Create, list, describe, alter, truncate and delete topics.
@@ -36,13 +36,6 @@ pub struct Args {
 
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-/// How results are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Table,
-    Json,
 }
 
 /// What to do with topics.
@@ -249,10 +242,6 @@ fn replication_factor(topic: &TopicImage) -> usize {
     topic.partitions.values().map(|partition| partition.replicas.len()).max().unwrap_or(0)
 }
 
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
 #[derive(Debug, Serialize)]
 struct ListedTopic {
     name: String,
@@ -420,32 +409,6 @@ fn confirm(what: &str) -> Result<(), TopicError> {
         Ok(_) if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") => Ok(()),
         _ => Err(TopicError::Declined),
     }
-}
-
-fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    table
-}
-
-fn align_right(table: &mut Table, columns: &[usize]) {
-    for column in columns {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-}
-
-fn rendered(table: &mut Table) -> String {
-    table.column_iter_mut().for_each(|column| {
-        column.set_padding((0, 2));
-    });
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 fn joined(numbers: &[i32]) -> String {

@@ -9,6 +9,7 @@ use ringlog_flat::metadata::NodeRecord;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition};
 
+use super::features::FeatureLevels;
 use super::names::is_topic_name;
 use crate::config::dynamic::RuntimeSettings;
 use crate::config::layers::{Layers, Overrides};
@@ -40,7 +41,7 @@ pub struct MetadataImage {
     /// Records below this offset are in.
     pub(super) next_offset: Offset,
     pub(super) cluster_id: Option<Arc<str>>,
-    pub(super) metadata_version: i16,
+    pub(super) features: FeatureLevels,
     pub(super) topics: BTreeMap<Arc<str>, Arc<TopicImage>>,
     pub(super) topics_by_id: BTreeMap<TopicId, Arc<TopicImage>>,
     pub(super) nodes: BTreeMap<NodeId, Arc<NodeRecord>>,
@@ -82,9 +83,9 @@ impl MetadataImage {
         self.cluster_id.as_ref()
     }
 
-    /// Level of the metadata format in use.
-    pub fn metadata_version(&self) -> i16 {
-        self.metadata_version
+    /// What the cluster runs.
+    pub fn features(&self) -> &FeatureLevels {
+        &self.features
     }
 
     /// The topic of this name.

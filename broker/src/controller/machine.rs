@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ringlog_flat::metadata::{
-    ClusterRecord, Configs, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, RecordError,
-    TopicConfigsRecord, TopicRecord,
+    ClusterRecord, Configs, FeatureLevelRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record,
+    RecordError, TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, ProducerId, TopicId};
 use ringlog_shard::limits::PRODUCER_IDS_PER_BLOCK;
 use ringlog_shard::state_machine::{Outcome, StateMachine};
 
+use super::features::{FORMAT, Feature, records_of_new_cluster};
 use super::image::{MetadataImage, TopicImage};
 use super::names::collision_key;
 use super::request::{
@@ -33,6 +34,8 @@ pub struct ControllerSettings {
     pub bounds: BatchBounds,
     /// Each key as this node's configuration has it.
     pub settings: Vec<EffectiveSetting>,
+    /// What this build can run.
+    pub features: &'static [Feature],
 }
 
 /// The controller's state. Lives on the core that leads the metadata partition; its image is shared with all.
@@ -57,6 +60,8 @@ pub enum ReplayError {
     ConfigsOfUnknownTopic { id: TopicId },
     #[error("cluster {given} is named after cluster {recorded}")]
     Cluster { recorded: String, given: String },
+    #[error("feature {name} runs at level {level}, which this build cannot run")]
+    Feature { name: String, level: i16 },
     #[error("producer ids go back from {next} to {given}")]
     ProducerIds { next: ProducerId, given: ProducerId },
 }
@@ -80,7 +85,7 @@ impl MetadataMachine {
     }
 
     fn initialize_cluster(&self, request: InitializeCluster) -> Outcome<ControllerReply> {
-        let InitializeCluster { cluster_id, metadata_version, node } = request;
+        let InitializeCluster { cluster_id, node } = request;
         let mut records = Vec::new();
         match self.image.cluster_id() {
             Some(recorded) if **recorded != *cluster_id => {
@@ -89,7 +94,12 @@ impl MetadataMachine {
             }
             Some(_) => {}
             None => {
-                records.push(Record::Cluster(ClusterRecord { id: cluster_id, metadata_version }).encode())
+                let features = self.settings.features;
+                let format = features.iter().find(|feature| feature.name == FORMAT);
+                let metadata_version = format.map_or(0, |format| format.new_cluster);
+                let cluster = Record::Cluster(ClusterRecord { id: cluster_id, metadata_version });
+                records.push(cluster.encode());
+                records.extend(records_of_new_cluster(features).map(|record| record.encode()));
             }
         }
         if self.image.nodes.get(&NodeId(node.id)).is_none_or(|known| **known != node) {
@@ -198,9 +208,17 @@ impl MetadataMachine {
         if let Some(recorded) = self.image.cluster_id() {
             return Err(ReplayError::Cluster { recorded: recorded.to_string(), given });
         }
-        let image = Arc::make_mut(&mut self.image);
-        image.cluster_id = Some(given.into());
-        image.metadata_version = metadata_version;
+        self.set_feature_level(FORMAT, metadata_version)?;
+        Arc::make_mut(&mut self.image).cluster_id = Some(given.into());
+        Ok(())
+    }
+
+    fn set_feature_level(&mut self, name: &str, level: i16) -> Result<(), ReplayError> {
+        let feature = self.settings.features.iter().find(|feature| feature.name == name);
+        let Some(feature) = feature.filter(|feature| feature.runs(level)) else {
+            return Err(ReplayError::Feature { name: name.to_owned(), level });
+        };
+        Arc::make_mut(&mut self.image).features.set(feature, level);
         Ok(())
     }
 
@@ -234,6 +252,7 @@ impl StateMachine for MetadataMachine {
             ControllerRequest::CreateTopics(request) => self.create_topics(request),
             ControllerRequest::DeleteTopics(request) => self.delete_topics(request),
             ControllerRequest::AlterConfigs(request) => self.alter_configs(request),
+            ControllerRequest::UpdateFeatures(request) => self.update_features(request),
             ControllerRequest::AllocateProducerIds { node } => self.allocate_producer_ids(node),
         }
     }
@@ -247,6 +266,9 @@ impl StateMachine for MetadataMachine {
             Record::Node(record) => self.register_node(record),
             Record::TopicConfigs(record) => self.set_topic_configs(record)?,
             Record::NodeConfigs(record) => self.set_node_configs(record),
+            Record::FeatureLevel(FeatureLevelRecord { name, level }) => {
+                self.set_feature_level(&name, level)?
+            }
         }
         Arc::make_mut(&mut self.image).next_offset = Offset(offset.0 + 1);
         Ok(())

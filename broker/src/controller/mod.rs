@@ -1,15 +1,16 @@
-//! The controller: topics, configs, the cluster's name and producer ids, as a replicated machine.
+//! The controller: topics, configs, levels of features, the cluster's name and producer ids, as a replicated machine.
 //!
 //! Owns what a request to change metadata comes to. Pure: it reads no clock and no random source (topic ids come with the request),
 //! holds no partition, and tells nobody: the runner in [`crate::coordinator`] appends its records, and its image goes to every
 //! core.
 //!
 //! Reading order: [`image`] (what readers see), [`request`] (what is asked and answered), [`machine`], [`create_topics`],
-//! [`delete_topics`], [`alter_configs`], [`names`], `snapshot` (the image as records).
+//! [`delete_topics`], [`alter_configs`], [`features`], [`names`], `snapshot` (the image as records).
 
 pub mod alter_configs;
 pub mod create_topics;
 pub mod delete_topics;
+pub mod features;
 pub mod image;
 pub mod machine;
 pub mod names;

@@ -13,6 +13,7 @@ pub enum ControllerRequest {
     CreateTopics(CreateTopics),
     DeleteTopics(DeleteTopics),
     AlterConfigs(AlterConfigs),
+    UpdateFeatures(UpdateFeatures),
     AllocateProducerIds { node: NodeId },
 }
 
@@ -24,6 +25,8 @@ pub enum ControllerReply {
     TopicsDeleted(Vec<DeletedTopic>),
     /// In the order of the request's resources.
     ConfigsAltered(Vec<Result<(), Refusal>>),
+    /// All of them or none.
+    FeaturesUpdated(Result<(), Refusal>),
     ProducerIds(Result<ProducerIdBlock, ErrorCode>),
 }
 
@@ -33,7 +36,6 @@ pub enum ControllerReply {
 pub struct InitializeCluster {
     /// 22 characters of base64url, as in the data directory's meta file.
     pub cluster_id: String,
-    pub metadata_version: i16,
     pub node: NodeRecord,
 }
 
@@ -138,6 +140,24 @@ pub struct ConfigStep {
     /// Kafka's `AlterConfigOp.OpType`: 0 set, 1 delete, 2 append, 3 subtract.
     pub operation: i8,
     pub value: Option<String>,
+}
+
+/// Kafka's UpdateFeatures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UpdateFeatures {
+    pub updates: Vec<FeatureUpdate>,
+    /// Check everything, change nothing.
+    pub validate_only: bool,
+}
+
+/// One feature that shall run at another level.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FeatureUpdate {
+    pub feature: String,
+    /// 0 = off.
+    pub level: i16,
+    /// See [`upgrade_type`](super::features::upgrade_type).
+    pub kind: i8,
 }
 
 /// Producer ids `first..first + count`, durable as given out: no other block, of any node or after any crash, holds one of them.

@@ -7,6 +7,7 @@ use ringlog_flat::metadata::{
     ClusterRecord, Configs, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, TopicRecord,
 };
 
+use super::features::{FORMAT, level_record};
 use super::image::{MetadataImage, TopicImage};
 use crate::config::layers::Overrides;
 
@@ -16,15 +17,19 @@ const NO_NODE: i32 = -1;
 /// In an order in which each can be replayed, one at least. Configs of nodes come before topics: a topic is then resolved once.
 pub(super) fn records(image: &MetadataImage) -> impl Iterator<Item = Record> {
     let cluster = image.cluster_id.as_ref().map(|id| {
-        Record::Cluster(ClusterRecord { id: id.to_string(), metadata_version: image.metadata_version })
+        let metadata_version = image.features.level(FORMAT);
+        Record::Cluster(ClusterRecord { id: id.to_string(), metadata_version })
     });
+    let levels = image.features.iter().filter(|(feature, _)| *feature != FORMAT);
+    let levels = levels.map(|(feature, level)| level_record(feature, level));
     let nodes = image.nodes.values().map(|node| Record::Node(NodeRecord::clone(node)));
     let every_node = (!image.cluster_configs.is_empty()).then(|| node_configs(None, &image.cluster_configs));
     let each_node = image.node_configs.iter().map(|(node, configs)| node_configs(Some(node.0), configs));
     let topics = image.topics.values().map(topic);
     let next = image.next_producer_id.0;
     let producer_ids = once(Record::ProducerIds(ProducerIdsRecord { node: NO_NODE, next }));
-    cluster.into_iter().chain(nodes).chain(every_node).chain(each_node).chain(topics).chain(producer_ids)
+    let named = cluster.into_iter().chain(levels);
+    named.chain(nodes).chain(every_node).chain(each_node).chain(topics).chain(producer_ids)
 }
 
 fn node_configs(node: Option<i32>, overrides: &Overrides) -> Record {

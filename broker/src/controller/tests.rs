@@ -21,6 +21,7 @@ use crate::config::typed::TopicDefaults;
 use crate::topic_config::TopicConfig;
 
 mod alter_configs;
+mod features;
 
 const ME: i32 = 1;
 
@@ -38,6 +39,7 @@ fn settings(defaults: TopicDefaults) -> ControllerSettings {
         base: RuntimeSettings { topics: defaults, connections_per_address_max: 100 },
         bounds: BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 100_000_000 },
         settings: Vec::new(),
+        features: super::features::BUILT,
     }
 }
 
@@ -434,7 +436,7 @@ fn a_cluster_is_named_once_and_a_node_is_recorded_when_it_is_news() {
     let node = NodeRecord { id: ME, directory: [1; 16], host: "h".to_owned(), port: 9092, rack: None };
     let initialize = |cluster_id: &str, port| {
         let (cluster_id, node) = (cluster_id.to_owned(), NodeRecord { port, ..node.clone() });
-        ControllerRequest::InitializeCluster(InitializeCluster { cluster_id, metadata_version: 1, node })
+        ControllerRequest::InitializeCluster(InitializeCluster { cluster_id, node })
     };
     let mut cluster = Cluster::new();
     let done = ControllerReply::ClusterInitialized(Ok(()));
@@ -461,7 +463,6 @@ fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
     let mut cluster = Cluster::new();
     cluster.ask(ControllerRequest::InitializeCluster(InitializeCluster {
         cluster_id: cluster_id.clone(),
-        metadata_version: 1,
         node: node.clone(),
     }));
     cluster.create(new_topic("b"));
@@ -497,7 +498,7 @@ fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
         Record::NodeConfigs(NodeConfigsRecord { node, configs })
     };
     let expected = [
-        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 1 }),
+        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 2 }),
         Record::Node(node),
         of_node(None),
         of_node(Some(ME)),

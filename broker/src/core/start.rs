@@ -32,7 +32,7 @@ use crate::config::dynamic::{BatchBounds, RuntimeSettings};
 use crate::config::typed;
 use crate::controller::request::InitializeCluster;
 use crate::controller::{
-    ControllerReply, ControllerRequest, ControllerSettings, MetadataImage, MetadataMachine,
+    ControllerReply, ControllerRequest, ControllerSettings, MetadataImage, MetadataMachine, features,
 };
 use crate::coordinator::RunnerError;
 use crate::handlers::fetch::session::cache::SessionCache;
@@ -41,9 +41,6 @@ use crate::observe::snapshot::SnapshotPublisher;
 use crate::process::stop::{Readiness, StopSignal};
 use crate::server::acceptor::Acceptor;
 use crate::server::connections::Connections;
-
-/// Level of the metadata records this build writes.
-const METADATA_VERSION: i16 = 1;
 
 /// What one core needs to start; made on the main thread and sent to the core's own.
 pub struct CoreSeat {
@@ -197,20 +194,36 @@ async fn start_controller(core: &Rc<Core>, cluster_id: Arc<str>) -> Result<(), S
             request_bytes_max: core.config.limits.request_bytes_max,
         },
         settings: core.config.settings.clone(),
+        features: features::BUILT,
     };
     let controller = controller_host::start(core, MetadataMachine::new(settings)).await?;
     *core.controller.borrow_mut() = Some(controller.clone());
     let initialize = InitializeCluster {
         cluster_id: cluster_id.to_string(),
-        metadata_version: METADATA_VERSION,
         node: controller_host::node_record(&core.config, core.me),
     };
     match controller.run(ControllerRequest::InitializeCluster(initialize)).await? {
         ControllerReply::ClusterInitialized(initialized) => initialized?,
         _ => unreachable!("a cluster is initialized by an initialized cluster"),
     }
+    tell_of_higher_levels(&core.image());
     core.controller_ready.set();
     Ok(())
+}
+
+/// A newer build raises no level by itself: whoever runs it is told that he can.
+fn tell_of_higher_levels(image: &MetadataImage) {
+    for feature in features::BUILT {
+        let level = image.features().level(feature.name);
+        if level < feature.highest {
+            tracing::info!(
+                feature = feature.name,
+                level,
+                highest = feature.highest,
+                "a feature can run at a higher level: ringlog cluster features upgrade"
+            );
+        }
+    }
 }
 
 /// Opens the listeners once the node can serve, and stops the node when the process says so.

@@ -1,14 +1,17 @@
-//! ApiVersions (API 18): what is served, from the API table.
+//! ApiVersions (API 18): what is served, from the API table; which levels of features can run and do.
 
 use std::rc::Rc;
 
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::frame;
 use ringlog_protocol::handshake;
-use ringlog_protocol::messages::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use ringlog_protocol::messages::api_versions::{
+    ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey,
+};
 
 use super::reply::{reply, reply_at};
 use super::{Request, RequestError};
+use crate::controller::{MetadataImage, features};
 use crate::core::Core;
 use crate::observe::stage::Stage;
 use crate::server::Connection;
@@ -35,9 +38,27 @@ pub(super) fn handle(
         let software = (asked.client_software_name.to_owned(), asked.client_software_version.to_owned());
         *connection.software.borrow_mut() = Some(software);
     }
-    let response =
+    let mut response =
         ApiVersionsResponse { error_code: error.code(), api_keys, ..ApiVersionsResponse::default() };
+    if error == ErrorCode::None {
+        report_features(&core.image(), info.version, &mut response);
+    }
     Ok(reply(info, error, 512, |writer, version| response.encode(writer, version)))
+}
+
+/// The epoch is the offset of the newest record of the metadata, as in Kafka: it rises with other changes too.
+fn report_features(image: &MetadataImage, version: i16, response: &mut ApiVersionsResponse<'_>) {
+    let built = features::BUILT.iter().map(|feature| handshake::Feature {
+        name: feature.name,
+        level_min: feature.lowest,
+        level_max: feature.highest,
+    });
+    response.supported_features = handshake::supported_features(built, version);
+    response.finalized_features_epoch = image.next_offset().0 - 1;
+    let running = image.features().iter();
+    response.finalized_features = running
+        .map(|(name, level)| FinalizedFeatureKey { name, max_version_level: level, min_version_level: level })
+        .collect();
 }
 
 fn check(core: &Core, asked: &ApiVersionsRequest<'_>, version: i16) -> ErrorCode {

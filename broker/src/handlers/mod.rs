@@ -17,6 +17,7 @@ pub mod produce;
 mod reply;
 mod spread;
 mod topics;
+pub mod update_features;
 
 use std::rc::Rc;
 
@@ -132,6 +133,7 @@ pub async fn handle(
         ApiKey::DescribeConfigs => describe_configs::handle(core, request)?,
         ApiKey::AlterConfigs => alter_configs::handle_replacing(core, request).await?,
         ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
+        ApiKey::UpdateFeatures => update_features::handle(core, request).await?,
         ApiKey::DescribeQuorum => describe_quorum::handle(core, connection, request).await?,
         // `RequestHeader::decode` lets only served APIs through, and a test checks that each has an arm here.
         other => {

@@ -7,6 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use ringlog_protocol::api::ApiKey;
 
 use super::families::{ALWAYS, FAMILIES, Family, Type, Unit};
 use crate::observe::histogram::Log2Histogram;
@@ -16,6 +17,9 @@ use crate::observe::stage::STAGES;
 
 /// Above so many shards only the loop's time is shown for each; all else is added up under `shard="all"`.
 const SHARDS_SHOWN_MAX: usize = 16;
+/// APIs whose stages are told apart. Those of all others, which come rarely, are added up under `api="other"`: an API with stages of
+/// its own has over a hundred series.
+const STAGES_SHOWN_OF: [ApiKey; 3] = [ApiKey::Produce, ApiKey::Fetch, ApiKey::Metadata];
 /// The most series that one scrape may hold; a test computes the worst case.
 pub const SERIES_MAX: usize = 5_000;
 
@@ -156,7 +160,14 @@ impl Scrape {
         let help = "Where requests spent their time; a stage that took none is not counted";
         let mut stages =
             encoder.encode_descriptor("ringlog_request_stage_seconds", help, None, MetricType::Histogram)?;
-        for api in &apis {
+        let (shown, others): (Vec<ApiMetrics>, Vec<ApiMetrics>) =
+            apis.into_iter().partition(|api| STAGES_SHOWN_OF.iter().any(|shown| shown.name() == api.name));
+        let other = others.into_iter().reduce(|mut sum, api| {
+            sum.merge(&api);
+            sum
+        });
+        let other = other.map(|sum| ApiMetrics { name: "other", ..sum });
+        for api in shown.iter().chain(&other) {
             for (stage, histogram) in STAGES.iter().zip(&api.stages) {
                 encode_histogram(&mut stages, &[("api", api.name), ("stage", stage.name())], histogram)?;
             }
@@ -323,6 +334,20 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
+    }
+
+    #[test]
+    fn stages_of_apis_that_come_rarely_are_added_up() {
+        let text = scrape(1);
+        let count = |api: &str| {
+            let line = format!("ringlog_request_stage_seconds_count{{api=\"{api}\",stage=\"journal\"}} ");
+            text.lines().find_map(|found| found.strip_prefix(&line)).map(str::to_owned)
+        };
+        let others = api::served().count() - STAGES_SHOWN_OF.len();
+        assert_eq!(count("other"), Some(others.to_string()));
+        assert_eq!(count("Produce").as_deref(), Some("1"));
+        assert_eq!(count("CreateTopics"), None);
+        assert!(text.contains("ringlog_request_seconds_count{api=\"CreateTopics\"} 1\n"), "{text}");
     }
 
     #[test]

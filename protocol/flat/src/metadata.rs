@@ -24,6 +24,7 @@ pub enum Record {
     Node(NodeRecord),
     TopicConfigs(TopicConfigsRecord),
     NodeConfigs(NodeConfigsRecord),
+    FeatureLevel(FeatureLevelRecord),
 }
 
 /// Key and value of each config, in the order given.
@@ -85,6 +86,14 @@ pub struct NodeConfigsRecord {
     /// `None` = of every node.
     pub node: Option<i32>,
     pub configs: Configs,
+}
+
+/// A feature runs at this level from here on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FeatureLevelRecord {
+    pub name: String,
+    /// 0 = off.
+    pub level: i16,
 }
 
 /// Bytes that are no record this build understands.
@@ -159,6 +168,11 @@ impl Record {
                 let args = wire::NodeConfigsArgs { node: node.unwrap_or(EVERY_NODE), configs };
                 (wire::Body::NodeConfigs, wire::NodeConfigs::create(builder, &args).as_union_value())
             }
+            Record::FeatureLevel(FeatureLevelRecord { name, level }) => {
+                let name = Some(builder.create_string(name));
+                let args = wire::FeatureLevelArgs { name, level: *level };
+                (wire::Body::FeatureLevel, wire::FeatureLevel::create(builder, &args).as_union_value())
+            }
         }
     }
 
@@ -197,6 +211,11 @@ impl Record {
                 let changed = record.body_as_node_configs()?;
                 let node = Some(changed.node()).filter(|node| *node != EVERY_NODE);
                 Record::NodeConfigs(NodeConfigsRecord { node, configs: read_configs(changed.configs()) })
+            }
+            wire::Body::FeatureLevel => {
+                let changed = record.body_as_feature_level()?;
+                let (name, level) = (changed.name().to_owned(), changed.level());
+                Record::FeatureLevel(FeatureLevelRecord { name, level })
             }
             _ => return None,
         })
@@ -255,6 +274,11 @@ mod tests {
     const GOLDEN_NODE: &str = "1000000000000a000c000600050008000a00000000050100100000000c00200008000c001c0006000c00000000008423\
         0100000009090909090909090909090909090909040000000800000062726f6b65722d3100000000";
 
+    const GOLDEN_CLUSTER: &str = "1000000000000a000c000600050008000a000000000301000c00000008000c0008000600080000000000010004000000\
+        16000000354c3667336e5368542d654d43744b2d2d58383673770000";
+    const GOLDEN_FEATURE_LEVEL: &str = "1000000000000a000c000600050008000a000000000801000c00000008000c0008000600080000000000010004000000\
+        0d00000067726f75702e76657273696f6e000000";
+
     fn samples() -> Vec<Record> {
         let configs = vec![
             ("max.message.bytes".to_owned(), "2048".to_owned()),
@@ -284,6 +308,8 @@ mod tests {
             Record::RemoveTopic(RemoveTopicRecord { id: [1; 16] }),
             Record::Cluster(ClusterRecord { id: "5L6g3nShT-eMCtK--X86sw".to_owned(), metadata_version: 1 }),
             Record::ProducerIds(ProducerIdsRecord { node: 1, next: i64::MAX }),
+            Record::FeatureLevel(FeatureLevelRecord { name: "group.version".to_owned(), level: 1 }),
+            Record::FeatureLevel(FeatureLevelRecord { name: String::new(), level: i16::MIN }),
             Record::Node(node.clone()),
             Record::Node(NodeRecord { rack: None, ..node }),
         ]
@@ -304,13 +330,22 @@ mod tests {
         let configs = vec![("max.message.bytes".to_owned(), "2048".to_owned())];
         let (name, id) = ("orders".to_owned(), [7; 16]);
         let topic = TopicRecord { name, id, partitions: 3, replication_factor: 1, configs };
+        let id = "5L6g3nShT-eMCtK--X86sw".to_owned();
+        let cluster = ClusterRecord { id, metadata_version: 1 };
         for (record, golden) in [
             (Record::Topic(topic), GOLDEN_TOPIC),
             (Record::RemoveTopic(RemoveTopicRecord { id: [1; 16] }), GOLDEN_REMOVE_TOPIC),
             (Record::Node(node), GOLDEN_NODE),
+            (Record::Cluster(cluster), GOLDEN_CLUSTER),
         ] {
             assert_eq!(hex(&record.encode()), golden, "{record:?}");
         }
+    }
+
+    #[test]
+    fn a_level_of_a_feature_is_written_as_it_first_was() {
+        let level = FeatureLevelRecord { name: "group.version".to_owned(), level: 1 };
+        assert_eq!(hex(&Record::FeatureLevel(level).encode()), GOLDEN_FEATURE_LEVEL);
     }
 
     fn hex(bytes: &[u8]) -> String {

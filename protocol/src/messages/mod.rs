@@ -29,6 +29,7 @@ pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod sync_group;
+pub mod update_features;
 
 use crate::api::{ApiKey, VersionRange};
 use crate::wire::{DecodeError, EncodeError, Reader, Writer};
@@ -62,6 +63,7 @@ pub const DEFINED: &[(ApiKey, VersionRange)] = &[
     (ApiKey::OffsetForLeaderEpoch, offset_for_leader_epoch::OffsetForLeaderEpochRequest::VERSIONS),
     (ApiKey::Produce, produce::ProduceRequest::VERSIONS),
     (ApiKey::SyncGroup, sync_group::SyncGroupRequest::VERSIONS),
+    (ApiKey::UpdateFeatures, update_features::UpdateFeaturesRequest::VERSIONS),
 ];
 
 /// A request of any API that is defined here.
@@ -94,6 +96,7 @@ pub enum Request<'a> {
     OffsetForLeaderEpoch(offset_for_leader_epoch::OffsetForLeaderEpochRequest<'a>),
     Produce(produce::ProduceRequest<'a>),
     SyncGroup(sync_group::SyncGroupRequest<'a>),
+    UpdateFeatures(update_features::UpdateFeaturesRequest<'a>),
 }
 
 impl<'a> Request<'a> {
@@ -178,6 +181,9 @@ impl<'a> Request<'a> {
             ApiKey::SyncGroup => {
                 sync_group::SyncGroupRequest::decode(reader, version).map(Request::SyncGroup)
             }
+            ApiKey::UpdateFeatures => {
+                update_features::UpdateFeaturesRequest::decode(reader, version).map(Request::UpdateFeatures)
+            }
             _ => Err(DecodeError::UnsupportedVersion { message: api.name(), version }),
         }
     }
@@ -215,6 +221,7 @@ impl<'a> Request<'a> {
             Request::OffsetForLeaderEpoch(message) => message.encode(writer, version),
             Request::Produce(message) => message.encode(writer, version),
             Request::SyncGroup(message) => message.encode(writer, version),
+            Request::UpdateFeatures(message) => message.encode(writer, version),
         }
     }
 }
@@ -249,6 +256,7 @@ pub enum Response<'a> {
     OffsetForLeaderEpoch(offset_for_leader_epoch::OffsetForLeaderEpochResponse<'a>),
     Produce(produce::ProduceResponse<'a>),
     SyncGroup(sync_group::SyncGroupResponse<'a>),
+    UpdateFeatures(update_features::UpdateFeaturesResponse<'a>),
 }
 
 impl<'a> Response<'a> {
@@ -334,6 +342,9 @@ impl<'a> Response<'a> {
             ApiKey::SyncGroup => {
                 sync_group::SyncGroupResponse::decode(reader, version).map(Response::SyncGroup)
             }
+            ApiKey::UpdateFeatures => {
+                update_features::UpdateFeaturesResponse::decode(reader, version).map(Response::UpdateFeatures)
+            }
             _ => Err(DecodeError::UnsupportedVersion { message: api.name(), version }),
         }
     }
@@ -371,6 +382,7 @@ impl<'a> Response<'a> {
             Response::OffsetForLeaderEpoch(message) => message.encode(writer, version),
             Response::Produce(message) => message.encode(writer, version),
             Response::SyncGroup(message) => message.encode(writer, version),
+            Response::UpdateFeatures(message) => message.encode(writer, version),
         }
     }
 }

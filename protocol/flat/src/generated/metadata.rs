@@ -15,10 +15,10 @@ pub mod metadata {
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_BODY: u8 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_BODY: u8 = 7;
+pub const ENUM_MAX_BODY: u8 = 8;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_BODY: [Body; 8] = [
+pub const ENUM_VALUES_BODY: [Body; 9] = [
   Body::NONE,
   Body::Topic,
   Body::RemoveTopic,
@@ -27,6 +27,7 @@ pub const ENUM_VALUES_BODY: [Body; 8] = [
   Body::Node,
   Body::TopicConfigs,
   Body::NodeConfigs,
+  Body::FeatureLevel,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -42,9 +43,10 @@ impl Body {
   pub const Node: Self = Self(5);
   pub const TopicConfigs: Self = Self(6);
   pub const NodeConfigs: Self = Self(7);
+  pub const FeatureLevel: Self = Self(8);
 
   pub const ENUM_MIN: u8 = 0;
-  pub const ENUM_MAX: u8 = 7;
+  pub const ENUM_MAX: u8 = 8;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::NONE,
     Self::Topic,
@@ -54,6 +56,7 @@ impl Body {
     Self::Node,
     Self::TopicConfigs,
     Self::NodeConfigs,
+    Self::FeatureLevel,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -66,6 +69,7 @@ impl Body {
       Self::Node => Some("Node"),
       Self::TopicConfigs => Some("TopicConfigs"),
       Self::NodeConfigs => Some("NodeConfigs"),
+      Self::FeatureLevel => Some("FeatureLevel"),
       _ => None,
     }
   }
@@ -1215,6 +1219,122 @@ impl ::core::fmt::Debug for NodeConfigs<'_> {
       ds.finish()
   }
 }
+pub enum FeatureLevelOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+/// A feature runs at this level from here on.
+pub struct FeatureLevel<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for FeatureLevel<'a> {
+  type Inner = FeatureLevel<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> FeatureLevel<'a> {
+  pub const VT_NAME: ::flatbuffers::VOffsetT = 4;
+  pub const VT_LEVEL: ::flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    FeatureLevel { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args FeatureLevelArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<FeatureLevel<'bldr>> {
+    let mut builder = FeatureLevelBuilder::new(_fbb);
+    if let Some(x) = args.name { builder.add_name(x); }
+    builder.add_level(args.level);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn name(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(FeatureLevel::VT_NAME, None).unwrap()}
+  }
+  /// 0 = off.
+  #[inline]
+  pub fn level(&self) -> i16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i16>(FeatureLevel::VT_LEVEL, Some(0)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for FeatureLevel<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("name", Self::VT_NAME, true)?
+     .visit_field::<i16>("level", Self::VT_LEVEL, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct FeatureLevelArgs<'a> {
+    pub name: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub level: i16,
+}
+impl<'a> Default for FeatureLevelArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    FeatureLevelArgs {
+      name: None, // required field
+      level: 0,
+    }
+  }
+}
+
+pub struct FeatureLevelBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> FeatureLevelBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_name(&mut self, name: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(FeatureLevel::VT_NAME, name);
+  }
+  #[inline]
+  pub fn add_level(&mut self, level: i16) {
+    self.fbb_.push_slot::<i16>(FeatureLevel::VT_LEVEL, level, 0);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> FeatureLevelBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    FeatureLevelBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<FeatureLevel<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, FeatureLevel::VT_NAME,"name");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for FeatureLevel<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("FeatureLevel");
+      ds.field("name", &self.name());
+      ds.field("level", &self.level());
+      ds.finish()
+  }
+}
 pub enum RecordOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1372,6 +1492,20 @@ impl<'a> Record<'a> {
     }
   }
 
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn body_as_feature_level(&self) -> Option<FeatureLevel<'a>> {
+    if self.body_type() == Body::FeatureLevel {
+      let u = self.body();
+      // Safety:
+      // Created from a valid Table for this object
+      // Which contains a valid union in this slot
+      Some(unsafe { FeatureLevel::init_from_table(u) })
+    } else {
+      None
+    }
+  }
+
 }
 
 impl ::flatbuffers::Verifiable for Record<'_> {
@@ -1390,6 +1524,7 @@ impl ::flatbuffers::Verifiable for Record<'_> {
           Body::Node => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<Node>>("Body::Node", pos),
           Body::TopicConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<TopicConfigs>>("Body::TopicConfigs", pos),
           Body::NodeConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<NodeConfigs>>("Body::NodeConfigs", pos),
+          Body::FeatureLevel => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<FeatureLevel>>("Body::FeatureLevel", pos),
           _ => Ok(()),
         }
      })?
@@ -1496,6 +1631,13 @@ impl ::core::fmt::Debug for Record<'_> {
         },
         Body::NodeConfigs => {
           if let Some(x) = self.body_as_node_configs() {
+            ds.field("body", &x)
+          } else {
+            ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        Body::FeatureLevel => {
+          if let Some(x) = self.body_as_feature_level() {
             ds.field("body", &x)
           } else {
             ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")

@@ -1,0 +1,261 @@
+//! Levels of features of a whole broker, on the wire and from the command line: a new cluster's, and those of a data directory that was
+//! written before there were levels. `tests/golden/metadata-format-1.zst` is such a directory, of format 1 of the metadata, left behind
+//! by kill -9: zstd over, for each file, length of the name u32, name, length u64, bytes; little-endian.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use ringlog_protocol::api::ApiKey;
+use ringlog_protocol::frame::{Answer, RequestHeader};
+use ringlog_protocol::messages::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use ringlog_protocol::messages::update_features::{
+    FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse,
+};
+use ringlog_protocol::wire::{EncodeError, Piece, Reader, Writer};
+use serde_json::{Value, json};
+
+const FORMAT: &str = "ringlog.metadata.version";
+const OLD_DIRECTORY: &[u8] = include_bytes!("golden/metadata-format-1.zst");
+
+/// A broker that ends with the test.
+struct Broker {
+    child: Child,
+    address: String,
+}
+
+fn ringlog(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RINGLOG_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments);
+    command
+}
+
+impl Broker {
+    fn start(directory: &Path) -> Broker {
+        let directory = directory.to_str().expect("temporary paths are text");
+        let mut command =
+            ringlog(&["broker", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);
+        command.args(["--memory", "128MiB", "--ready-fd", "1", "--data-dir", directory]);
+        // A snapshot after nearly every change: levels must be in it.
+        command.args(["--set", "metadata.log.max.record.bytes.between.snapshots=1"]);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
+        let ready: Value = serde_json::from_str(&line).expect("a ready line");
+        let address = ready["listeners"][0]["bound"].as_str().expect("an address").to_owned();
+        Broker { child, address }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        ringlog(arguments).args(["-b", &self.address]).output().expect("the binary runs")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// What it says on standard error, after failing with 1.
+    fn refuses(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn features(&self) -> Value {
+        self.json(&["cluster", "features", "-o", "json"])
+    }
+
+    fn level(&self) -> Value {
+        self.features()["features"][0]["level"].clone()
+    }
+
+    /// One request on a connection of its own; the body of the answer.
+    fn call(
+        &self,
+        api: ApiKey,
+        api_version: i16,
+        body: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
+    ) -> Vec<u8> {
+        let (correlation_id, client_id) = (7, Some("test"));
+        let header = RequestHeader { api, api_version, correlation_id, client_id, answer: Answer::Serve };
+        let mut writer = Writer::frame(256);
+        header.encode(&mut writer).and_then(|()| body(&mut writer, api_version)).expect("a legal request");
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        for piece in writer.finish_frame().expect("it is short") {
+            let Piece::Bytes(bytes) = piece else { panic!("requests are in memory") };
+            stream.write_all(&bytes).expect("it reads");
+        }
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut frame).expect("a whole answer");
+        let header_bytes = if api.api().response_header_version(api_version) == 1 { 5 } else { 4 };
+        frame.split_off(header_bytes)
+    }
+
+    /// Error number, whether there is a text, and the features with a result.
+    fn update(&self, update: FeatureUpdateKey<'_>, version: i16) -> (i16, bool, Vec<String>) {
+        let request =
+            UpdateFeaturesRequest { feature_updates: vec![update], ..UpdateFeaturesRequest::default() };
+        let body =
+            self.call(ApiKey::UpdateFeatures, version, |writer, version| request.encode(writer, version));
+        let told = UpdateFeaturesResponse::decode(&mut Reader::new(&body), version).expect("an answer");
+        assert!(told.results.iter().all(|result| result.error_code == 0 && result.error_message.is_none()));
+        let names = told.results.iter().map(|result| result.feature.to_owned());
+        (told.error_code, told.error_message.is_some(), names.collect())
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It has ended already where the test killed it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+#[test]
+fn a_new_cluster_reports_what_is_built_and_runs_the_newest_levels() {
+    let directory = directory();
+    let broker = Broker::start(directory.path());
+    let mut epochs = Vec::new();
+    for version in 0..=5 {
+        let named = ApiVersionsRequest {
+            client_software_name: if version >= 3 { "test" } else { "" },
+            client_software_version: if version >= 3 { "1" } else { "" },
+            ..ApiVersionsRequest::default()
+        };
+        let body = broker.call(ApiKey::ApiVersions, version, |writer, version| named.encode(writer, version));
+        let told = ApiVersionsResponse::decode(&mut Reader::new(&body), version).expect("an answer");
+        assert_eq!(told.error_code, 0);
+        let supported: Vec<_> =
+            told.supported_features.iter().map(|f| (f.name, f.min_version, f.max_version)).collect();
+        let runs: Vec<_> = told
+            .finalized_features
+            .iter()
+            .map(|f| (f.name, f.min_version_level, f.max_version_level))
+            .collect();
+        if version < 3 {
+            assert_eq!((supported, runs, told.finalized_features_epoch), (vec![], vec![], -1));
+        } else {
+            assert_eq!((supported, runs), (vec![(FORMAT, 1, 2)], vec![(FORMAT, 2, 2)]));
+            epochs.push(told.finalized_features_epoch);
+        }
+    }
+    assert!(epochs[0] >= 0 && epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
+    let table = String::from_utf8(broker.run(&["cluster", "features"]).stdout).expect("text");
+    let words: Vec<&str> = table.split_whitespace().collect();
+    assert_eq!(words, ["FEATURE", "LEVEL", "SUPPORTED", FORMAT, "2", "1-2"]);
+    let nothing = broker.json(&["cluster", "features", "upgrade", "-o", "json"]);
+    assert_eq!(nothing, json!({ "dry_run": false, "features": [] }));
+    assert_eq!(broker.features()["epoch"], json!(epochs[0]), "nothing was written");
+}
+
+#[test]
+fn updates_are_answered_in_every_version_and_refused_with_the_reason() {
+    let directory = directory();
+    let broker = Broker::start(directory.path());
+    for version in 0..=2 {
+        let update = |feature, max_version_level| FeatureUpdateKey {
+            feature,
+            max_version_level,
+            allow_downgrade: false,
+            upgrade_type: 1,
+        };
+        let results = if version < 2 { vec![FORMAT.to_owned()] } else { vec![] };
+        assert_eq!(broker.update(update(FORMAT, 2), version), (0, false, results));
+        assert_eq!(broker.update(update(FORMAT, 3), version), (95, true, vec![]));
+        assert_eq!(broker.update(update("group.version.of.nobody", 1), version), (95, true, vec![]));
+        let down = FeatureUpdateKey { allow_downgrade: version == 0, ..update(FORMAT, 1) };
+        assert_eq!(broker.update(down, version), (95, true, vec![]));
+    }
+    for (arguments, text) in [
+        (vec!["upgrade", "no.such=1"], "does not support this feature"),
+        (vec!["upgrade", "ringlog.metadata.version=9"], "only supports versions 1-2"),
+        (vec!["downgrade", "ringlog.metadata.version=1"], "Refusing to perform the requested downgrade"),
+        (vec!["downgrade", "ringlog.metadata.version=1", "--allow-loss"], "Unsafe metadata downgrade"),
+    ] {
+        let said = broker.refuses(&[["cluster", "features"].as_slice(), &arguments].concat());
+        assert!(said.contains(text) && said.contains("INVALID_UPDATE_VERSION"), "{said}");
+    }
+    assert_eq!(broker.level(), json!(2));
+}
+
+fn unpack_old(folder: &Path) {
+    let bytes = zstd::decode_all(OLD_DIRECTORY).expect("packed whole");
+    let mut rest = &bytes[..];
+    let mut take = |count: usize| {
+        let (taken, left) = rest.split_at_checked(count)?;
+        rest = left;
+        Some(taken)
+    };
+    while let Some(length) = take(4) {
+        let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
+        let name = std::str::from_utf8(take(length as usize).expect("a name")).expect("text");
+        let length = u64::from_le_bytes(take(8).expect("a length").try_into().expect("eight bytes"));
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().expect("below the folder")).expect("writable");
+        fs::write(path, take(usize::try_from(length).expect("small")).expect("its bytes")).expect("writable");
+    }
+}
+
+/// Topics, the altered config, and the records of both partitions.
+fn check_old_contents(broker: &Broker) {
+    let topics = broker.json(&["topic", "list", "-o", "json"]);
+    let name_and_id = (&topics[0]["name"], &topics[0]["id"], topics.as_array().map(Vec::len));
+    assert_eq!(name_and_id, (&json!("orders"), &json!("AKMxS6vYQLqtBA1fDwW70g"), Some(1)));
+    let described = broker.json(&["topic", "describe", "orders", "-o", "json"]);
+    let configs = described[0]["configs"].as_array().expect("a list");
+    let limit = configs.iter().find(|config| config["key"] == "max.message.bytes").expect("it is set");
+    assert_eq!((&limit["value"], &limit["source"]), (&json!("2000"), &json!("topic")));
+    for (partition, records) in [("0", "record 1\nrecord 2\nrecord 3\n"), ("1", "a\nb\n")] {
+        let read = broker.run(&["cat", "orders", "-C", "-p", partition, "-e"]);
+        assert_eq!(String::from_utf8_lossy(&read.stdout), records);
+    }
+}
+
+#[test]
+fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_asked() {
+    let directory = directory();
+    unpack_old(directory.path());
+    let broker = Broker::start(directory.path());
+    check_old_contents(&broker);
+    assert_eq!(broker.level(), json!(1));
+    let upgrade = ["cluster", "features", "upgrade", "-o", "json"];
+    let dry = broker.json(&[upgrade.as_slice(), &["--dry-run"]].concat());
+    assert_eq!(dry, json!({ "dry_run": true, "features": [{ "name": FORMAT, "from": 1, "to": 2 }] }));
+    assert_eq!(broker.level(), json!(1));
+    broker.kill();
+    let broker = Broker::start(directory.path());
+    assert_eq!(broker.level(), json!(1), "a start raises nothing");
+    let before = broker.features()["epoch"].as_i64();
+    let done = broker.json(&upgrade);
+    assert_eq!(done, json!({ "dry_run": false, "features": [{ "name": FORMAT, "from": 1, "to": 2 }] }));
+    assert_eq!(broker.level(), json!(2));
+    assert!(broker.features()["epoch"].as_i64() > before);
+    // Enough behind it that the start is from a snapshot which holds the level.
+    for name in ["a", "b", "c", "d"] {
+        broker.json(&["topic", "create", name, "-o", "json"]);
+        broker.json(&["topic", "delete", name, "-y", "-o", "json"]);
+    }
+    broker.kill();
+    let broker = Broker::start(directory.path());
+    assert_eq!(broker.level(), json!(2));
+    check_old_contents(&broker);
+}
