@@ -1,10 +1,11 @@
 //! A small asynchronous Kafka client on [`ringlog_io::Io`]: enough for load, copying lines and managing topics.
 //!
-//! It speaks plain TCP only (no TLS, no SASL, no groups, no transactions) and never blocks the executor.
+//! It speaks plain TCP only (no TLS, no SASL, no transactions, no membership in groups) and never blocks the executor.
 //!
 //! Reading order: [`address`], [`error`], [`wait`] (how tasks wait for each other), [`connection`] (one socket),
 //! [`handshake`] (versions), [`metadata`] (brokers, topics, leaders), [`cluster`] (connections by leader),
-//! [`admin`] (topics, offsets), [`configs`], [`features`], [`producer`], [`fetcher`], [`reading`], [`reader`], [`partitioner`].
+//! [`admin`] (topics, offsets), [`configs`], [`features`], [`groups`] (as operators see them), [`producer`], [`fetcher`], [`reading`], [`reader`],
+//! [`partitioner`].
 
 pub mod address;
 pub mod admin;
@@ -14,6 +15,7 @@ pub mod connection;
 pub mod error;
 pub mod features;
 pub mod fetcher;
+pub mod groups;
 pub mod handshake;
 pub mod metadata;
 pub mod partitioner;

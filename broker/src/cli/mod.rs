@@ -6,6 +6,8 @@ pub mod broker;
 pub mod cat;
 pub mod cluster;
 pub mod config;
+mod confirm;
+pub mod group;
 pub mod output;
 pub mod topic;
 pub mod version;
@@ -55,6 +57,8 @@ pub enum Verb {
     Topic(topic::Args),
     /// Show and change what the cluster runs as a whole
     Cluster(cluster::Args),
+    /// List and describe consumer groups, move and delete their offsets
+    Group(group::Args),
     /// Drive load against a broker and verify every record
     Bench(Box<bench::Args>),
     /// Explain the configuration: every key, one key, or the values in effect
@@ -75,6 +79,7 @@ pub fn main(start_shards: StartShards) -> ExitCode {
         Some(Verb::Cat(args)) => cat::run(args),
         Some(Verb::Topic(args)) => topic::run(args),
         Some(Verb::Cluster(args)) => cluster::run(args),
+        Some(Verb::Group(args)) => group::run(args),
         Some(Verb::Bench(args)) => bench::run(*args),
         Some(Verb::Config(args)) => config::run(&args),
         Some(Verb::Version(args)) => version::run(&args),
