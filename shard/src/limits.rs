@@ -402,9 +402,54 @@ pub const GROUP_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
 /// Longest name in a JoinGroup, in bytes: a record takes 32,767, and a member's name is longer than its instance's.
 pub const GROUP_TEXT_BYTES_MAX: usize = 16 * 1024;
 
+/// Groups that one request names: as many as tools ask for at once. An empty name is one byte, and the answer to it is dozens.
+pub const GROUPS_PER_REQUEST_MAX: usize = 10_000;
+
+/// Offsets that one request commits or asks for: as many partitions as a large cluster has.
+pub const OFFSETS_PER_REQUEST_MAX: usize = 200_000;
+
+/// Bytes of one answer to OffsetFetch, counting what a client may ask for again and again: the metadata of offsets.
+pub const OFFSETS_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// Time for a member that joined for the first time to be answered, in milliseconds (Kafka's number): its client may be gone, and it
 /// cannot send heartbeats yet.
 pub const GROUP_NEW_MEMBER_JOIN_MS: i32 = 300_000;
 
+/// Calls of groups that wait for their answer on the core of their connection, and answers that the machines of a core owe: each is a
+/// hundred bytes beside the connection that waits for it.
+pub const GROUP_CALLS_WAITING_MAX: usize = 200_000;
+
+/// Bytes of a log of groups read in one step while it is loaded, so that fifty partitions that load at once hold 12 MiB.
+pub const GROUP_LOAD_STEP_BYTES: u32 = 256 * 1024;
+
+/// Records of groups replayed before others get their turn: about a millisecond.
+pub const GROUP_LOAD_RECORDS_AT_ONCE: usize = 500;
+
+/// Most bytes that one batch of a log of groups may decompress to. This build writes none that is larger than a proposal; Kafka's are
+/// at most as large as a message.
+pub const GROUP_LOAD_BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a partition of groups whose log could not be read waits before it is tried again, in milliseconds.
+pub const GROUP_LOAD_RETRY_MS: u64 = 10_000;
+
+/// Timers of groups that are looked at before others get their turn: about a tenth of a millisecond.
+pub const GROUP_TIMERS_AT_ONCE: usize = 200;
+
+/// Joins of one member of a consumer group that wait for the next assignment: a client that asks again waits for its last one only.
+pub const GROUP_MEMBER_JOINS_WAITING_MAX: usize = 4;
+
 /// Groups that are looked at for what may expire before others get their turn.
 pub const GROUPS_EXPIRED_AT_ONCE: usize = 1_000;
+
+/// Bytes of one batch's records that compaction decompresses: as many as a produce may bring.
+pub const COMPACTION_BATCH_BYTES_MAX: usize = LOOKUP_DECOMPRESSED_BYTES_MAX;
+
+/// Bytes of whole batches that compaction reads, filters off the core and writes at a time: beside them it holds the result and one
+/// batch decompressed.
+pub const COMPACTION_PIECE_BYTES: usize = 1024 * 1024;
+
+/// Segments that compaction makes one of: each keeps a descriptor open while readers hold it.
+pub const COMPACTION_GROUP_SEGMENTS_MAX: usize = 64;
+
+/// Partitions whose dirty ratio is looked at before others get their turn.
+pub const COMPACTION_PARTITIONS_AT_ONCE: usize = 256;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ringlog_protocol::ids::TopicId;
 
+use super::consumer::Subject;
 use super::event::{GroupId, MemberId, Serial, Surroundings, Ticket, Timer, Token};
 use super::reply::{Answer, Append, JoinReply, KeyedRecord, Reply, Step, SyncReply, TimerChange};
-use super::settings::GroupSettings;
+use super::settings::{ConsumerSettings, GroupSettings};
 
 /// A partition of a topic, in a group's offsets.
 pub(super) type OffsetKey = (Arc<str>, i32);
@@ -21,6 +22,7 @@ pub(super) type OffsetsInFlight = BTreeMap<OffsetKey, TopicId>;
 #[derive(Clone, Debug)]
 pub(super) struct Clerk {
     pub settings: GroupSettings,
+    pub consumer: ConsumerSettings,
     pub around: Surroundings,
     pub step: Step,
     open: BTreeMap<Ticket, Open>,
@@ -55,6 +57,11 @@ pub(super) enum Then {
         group: GroupId,
         keys: Vec<(OffsetKey, TopicId)>,
     },
+    /// A consumer group says this of itself.
+    Grouped {
+        group: GroupId,
+        subjects: Vec<Subject>,
+    },
     /// These groups are gone.
     Deleted {
         groups: Vec<GroupId>,
@@ -80,6 +87,7 @@ impl Clerk {
     pub fn new(settings: GroupSettings) -> Clerk {
         Clerk {
             settings,
+            consumer: ConsumerSettings::default(),
             around: Surroundings::default(),
             step: Step::default(),
             open: BTreeMap::new(),
@@ -107,7 +115,12 @@ impl Clerk {
     /// Answers once everything that this event appends is committed; at once where that is nothing.
     pub fn answer_after_appends(&mut self, token: Token, reply: Reply) {
         let last = self.step.appends.last().map(|append| append.ticket);
-        match last.and_then(|ticket| self.open.get_mut(&ticket)) {
+        self.answer_after(last, token, reply);
+    }
+
+    /// Answers once this append is committed; at once where it ended.
+    pub fn answer_after(&mut self, append: Option<Ticket>, token: Token, reply: Reply) {
+        match append.and_then(|ticket| self.open.get_mut(&ticket)) {
             Some(open) => open.answers.push(Answer { token, reply }),
             None => self.answer(token, reply),
         }
@@ -133,8 +146,14 @@ impl Clerk {
         ticket
     }
 
-    /// Appends in batches of at most `bytes_max`; `then` follows the last. In a log cut off between them the first are there.
-    pub fn append_in_parts(&mut self, records: Vec<KeyedRecord>, bytes_max: usize, then: Then) {
+    /// Appends in batches of at most `bytes_max`; `then` follows the last. In a log cut off between them the first are there. The last
+    /// one; `None` where there are no records.
+    pub fn append_in_parts(
+        &mut self,
+        records: Vec<KeyedRecord>,
+        bytes_max: usize,
+        then: Then,
+    ) -> Option<Ticket> {
         let mut parts: Vec<Vec<KeyedRecord>> = Vec::new();
         let mut bytes = 0;
         for record in records {
@@ -153,6 +172,7 @@ impl Clerk {
             let is_last = self.tickets + 1 == last.0;
             self.append(part, if is_last { then.clone() } else { Then::Part { last } });
         }
+        (count > 0).then_some(last)
     }
 
     pub fn close(&mut self, ticket: Ticket) -> Option<Open> {
@@ -162,6 +182,29 @@ impl Clerk {
     /// The answers that hang on this append: it does not count, although it may yet be committed.
     pub fn take_answers(&mut self, ticket: Ticket) -> Vec<Answer> {
         self.open.get_mut(&ticket).map(|open| std::mem::take(&mut open.answers)).unwrap_or_default()
+    }
+
+    /// What a consumer group says in this append.
+    pub fn said(&self, ticket: Ticket) -> Option<(GroupId, Vec<Subject>)> {
+        match &self.open.get(&ticket)?.then {
+            Then::Grouped { group, subjects } => Some((Arc::clone(group), subjects.clone())),
+            _ => None,
+        }
+    }
+
+    /// The appends under way in which this consumer group says something.
+    pub fn appends_of(&self, group: &str) -> Vec<Ticket> {
+        let of_group = self.open.iter().filter(|(_, open)| match &open.then {
+            Then::Grouped { group: of, .. } => **of == *group,
+            _ => false,
+        });
+        of_group.map(|(ticket, _)| *ticket).collect()
+    }
+
+    /// A number that nothing else has.
+    pub fn next_number(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
     }
 
     /// Ends all appends: what hung on them.

@@ -9,6 +9,7 @@ use ringlog_shard::limits::{GROUP_TEXT_BYTES_MAX, MACHINE_PROPOSAL_BYTES_MAX};
 
 use super::classic::{ClassicGroup, GroupState};
 use super::clerk::{OffsetKey, Then};
+use super::consumer::CommitRule;
 use super::event::{CommitPartition, CommitRequest, CommitTopic, OffsetDeleteRequest, Token};
 use super::machine::GroupMachine;
 use super::record;
@@ -28,35 +29,39 @@ struct Commit {
 
 impl GroupMachine {
     pub(super) fn commit_offsets(&mut self, token: Token, request: &CommitRequest) {
-        let refused = match self.check_commit(request) {
-            Ok(()) => None,
-            Err(error) => Some(CommitReply::all(&request.topics, error)),
-        };
-        let reply = match refused {
-            Some(refused) => refused,
-            None => self.write_commit(request),
+        let reply = match self.check_commit(request) {
+            Ok(rule) => self.write_commit(request, &rule),
+            Err(error) => CommitReply::all(&request.topics, error),
         };
         self.clerk.answer_after_appends(token, Reply::CommitOffsets(reply));
     }
 
-    fn check_commit(&self, request: &CommitRequest) -> Result<(), ErrorCode> {
+    fn check_commit(&self, request: &CommitRequest) -> Result<CommitRule, ErrorCode> {
         if request.group.is_empty() || request.group.len() > GROUP_TEXT_BYTES_MAX {
             return Err(ErrorCode::InvalidGroupId);
         }
-        match self.live.get(&request.group) {
+        if let Some(group) = self.consumers.get(&request.group) {
+            return group.check_commit(request);
+        }
+        let checked = match self.live.get(&request.group) {
             Some(group) => group.check_commit(request),
             // Of no member: it makes a group that has offsets only.
             None if request.generation < 0 => Ok(()),
             None if request.version >= KNOWS_MISSING_GROUPS_SINCE => Err(ErrorCode::GroupIdNotFound),
             None => Err(ErrorCode::IllegalGeneration),
-        }
+        };
+        checked.map(|()| CommitRule::All)
     }
 
-    fn write_commit(&mut self, request: &CommitRequest) -> CommitReply {
+    fn write_commit(&mut self, request: &CommitRequest, rule: &CommitRule) -> CommitReply {
         let mut commit = Commit::default();
         for topic in &request.topics {
             let partitions = topic.partitions.iter().map(|partition| {
-                (partition.index, self.write_offset(request, topic, partition, &mut commit))
+                let written = match rule.allows(&self.topics, topic, partition.index) {
+                    true => self.write_offset(request, topic, partition, &mut commit),
+                    false => ErrorCode::StaleMemberEpoch,
+                };
+                (partition.index, written)
             });
             let partitions = partitions.collect();
             commit.topics.push(CommittedTopic { name: Arc::clone(&topic.name), id: topic.id, partitions });
@@ -76,7 +81,7 @@ impl GroupMachine {
                 format!("{bytes} bytes of offsets, more than the {MACHINE_PROPOSAL_BYTES_MAX} of one commit");
             return CommitReply::all(&request.topics, ErrorCode::InvalidCommitOffsetSize).because(message);
         }
-        let known = self.live.contains_key(&request.group);
+        let known = self.live.contains_key(&request.group) || self.consumers.contains_key(&request.group);
         if let Err(message) = self.room(usize::from(!known), bytes) {
             let reply = CommitReply::all(&request.topics, ErrorCode::CoordinatorNotAvailable);
             return reply.because(message);
@@ -134,6 +139,9 @@ impl GroupMachine {
         if request.group.is_empty() {
             return Err(ErrorCode::InvalidGroupId);
         }
+        if let Some(group) = self.consumers.get(&request.group) {
+            return if group.dead { Err(ErrorCode::GroupIdNotFound) } else { Ok(()) };
+        }
         let group = self.live.get(&request.group).ok_or(ErrorCode::GroupIdNotFound)?;
         match group.state {
             GroupState::Dead => Err(ErrorCode::GroupIdNotFound),
@@ -150,8 +158,10 @@ impl GroupMachine {
         let mut records = Vec::new();
         let mut topics = Vec::new();
         let wishes = self.live.get(id).map(ClassicGroup::wishes);
+        let consumers = self.consumers.get(id);
         for (topic, partitions) in &request.topics {
-            let wanted = wishes.as_ref().is_some_and(|wishes| wishes.may_include(topic));
+            let wanted = wishes.as_ref().is_some_and(|wishes| wishes.may_include(topic))
+                || consumers.is_some_and(|group| group.is_subscribed(topic));
             let error = if wanted { ErrorCode::GroupSubscribedToTopic } else { ErrorCode::None };
             let results = partitions.iter().map(|index| (*index, error)).collect();
             topics.push(ForgottenOffsets { topic: Arc::clone(topic), partitions: results });

@@ -13,6 +13,7 @@ use ringlog_protocol::group::record::Record;
 use ringlog_protocol::ids::TopicId;
 use ringlog_protocol::wire::DecodeError;
 
+use super::consumer::{self, ConsumerState, DurableConsumers};
 use super::event::{GroupId, MemberId};
 
 /// What an offset weighs beside its texts: the struct and its map entry.
@@ -66,6 +67,7 @@ pub type GroupOffsets = BTreeMap<Arc<str>, BTreeMap<i32, CommittedOffset>>;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Durable {
     groups: BTreeMap<GroupId, GroupRecord>,
+    consumers: DurableConsumers,
     offsets: BTreeMap<GroupId, GroupOffsets>,
     /// Memory of all this, estimated.
     bytes: usize,
@@ -82,9 +84,14 @@ pub enum GroupReplayError {
 }
 
 impl Durable {
-    /// The newest record of each group. A group of which only offsets are known is not among them.
+    /// The newest record of each classic group. A group of which only offsets are known is not among them.
     pub fn groups(&self) -> &BTreeMap<GroupId, GroupRecord> {
         &self.groups
+    }
+
+    /// What the records of each consumer group say.
+    pub fn consumers(&self) -> &BTreeMap<GroupId, ConsumerState> {
+        self.consumers.groups()
     }
 
     /// The offsets of each group that has any.
@@ -94,7 +101,7 @@ impl Durable {
 
     /// Memory, estimated.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.consumers.bytes()
     }
 
     pub(super) fn offset(&self, group: &str, topic: &str, partition: i32) -> Option<&CommittedOffset> {
@@ -106,9 +113,28 @@ impl Durable {
     /// # Errors
     /// See [`GroupReplayError`].
     pub fn replay(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), GroupReplayError> {
+        self.replay_beside(key, value, |_| None)
+    }
+
+    /// The same, with consumer groups as they are led: what both say alike is kept once.
+    ///
+    /// # Errors
+    /// See [`GroupReplayError`].
+    pub(super) fn replay_beside<'live>(
+        &mut self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        live: impl FnOnce(&str) -> Option<(&'live GroupId, &'live ConsumerState)>,
+    ) -> Result<(), GroupReplayError> {
         let Some(record) = Record::decode(key, value)? else { return Ok(()) };
         let record_type = record.key.record_type();
+        if let Some((group, change)) = consumer::read(&record.key, record.value.as_ref()) {
+            self.consumers.apply(group, change, live(group));
+            return Ok(());
+        }
         match (record.key, record.value) {
+            // What Kafka before 4.1 wrote of a group's topics: the hash in the group's epoch took its place.
+            (Key::ConsumerGroupPartitionMetadata(_), _) => {}
             (Key::GroupMetadata(key), None) => self.remove_group(key.group),
             (Key::GroupMetadata(key), Some(Value::GroupMetadata(value))) => self.put_group(key.group, &value),
             (Key::OffsetCommit(key), None) => self.remove_offset(key.group, key.topic, key.partition),

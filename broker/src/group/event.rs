@@ -7,6 +7,8 @@ use bytes::Bytes;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::TopicId;
 
+use super::consumer::{Computed, ConsumerHeartbeatRequest, Topics};
+
 /// The name of a group, as its members give it.
 pub type GroupId = Arc<str>;
 
@@ -34,6 +36,29 @@ pub enum Timer {
     Join { group: GroupId },
     /// Members that have not asked for their assignment by then are out.
     Sync { group: GroupId },
+    /// A member of a consumer group must have given partitions up by then.
+    Rebalance { group: GroupId, member: MemberId },
+    /// A classic member of a consumer group must have joined again by then.
+    MemberJoin { group: GroupId, member: MemberId },
+    /// A classic member of a consumer group must have asked for its assignment by then.
+    MemberSync { group: GroupId, member: MemberId },
+    /// The next assignment of a consumer group may be computed.
+    Assign { group: GroupId },
+}
+
+impl Timer {
+    /// The group that it is of.
+    pub fn group(&self) -> &GroupId {
+        match self {
+            Timer::Session { group, .. }
+            | Timer::Join { group }
+            | Timer::Sync { group }
+            | Timer::Rebalance { group, .. }
+            | Timer::MemberJoin { group, .. }
+            | Timer::MemberSync { group, .. }
+            | Timer::Assign { group } => group,
+        }
+    }
 }
 
 /// Groups and their bytes, counted.
@@ -60,11 +85,16 @@ pub enum Event {
     Sync(Token, SyncRequest),
     Heartbeat(Token, HeartbeatRequest),
     Leave(Token, LeaveRequest),
+    ConsumerHeartbeat(Token, ConsumerHeartbeatRequest),
     CommitOffsets(Token, CommitRequest),
     DeleteOffsets(Token, OffsetDeleteRequest),
     DeleteGroups(Token, Vec<GroupId>),
     /// These topics are no more: their offsets go too.
     TopicsDeleted(Vec<DeletedTopic>),
+    /// The topics are these now. Comes before [`Event::Loaded`] too.
+    MetadataChanged(Arc<Topics>),
+    /// A computation of [`Step::computations`](super::Step::computations) ended.
+    Computed(Computed),
     /// Time to look for offsets and groups that nobody needs; see [`Step::unfinished`](super::Step::unfinished).
     Expire,
     /// The timer ran out as it was armed with this number.
@@ -191,7 +221,7 @@ pub struct OffsetDeleteRequest {
 }
 
 /// A topic that is no more.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeletedTopic {
     pub name: Arc<str>,
     pub id: TopicId,

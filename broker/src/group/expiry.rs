@@ -31,8 +31,7 @@ impl GroupMachine {
                     .chain(in_flight.get(&id).into_iter().flat_map(|flying| flying.keys()).cloned());
                 let keys: BTreeSet<OffsetKey> = keys.collect();
                 records.extend(keys.iter().filter_map(|key| record::offset_tombstone(&id, key).ok()));
-                records.extend(record::group_tombstone(&id).ok());
-                self.bury(&id);
+                records.extend(self.bury_any(&id));
                 deleted.push(Arc::clone(&id));
             }
             let (error, message) = refused.map_or((ErrorCode::None, None), |(error, m)| (error, Some(m)));
@@ -43,6 +42,9 @@ impl GroupMachine {
     }
 
     fn check_group_delete(&self, id: &GroupId) -> Option<(ErrorCode, String)> {
+        if let Some(checked) = self.check_consumers_delete(id) {
+            return checked.err();
+        }
         match self.live.get(id).map(|group| (group.state, group.members.len())) {
             None | Some((GroupState::Dead, _)) => {
                 Some((ErrorCode::GroupIdNotFound, format!("group {id} does not exist")))
@@ -50,6 +52,15 @@ impl GroupMachine {
             Some((GroupState::Empty, _)) => None,
             Some((_, count)) => Some((ErrorCode::NonEmptyGroup, format!("group {id} has {count} members"))),
         }
+    }
+
+    /// The records that end a group of either kind, written even where the log holds nothing of it: a record of it may be on its way.
+    fn bury_any(&mut self, id: &GroupId) -> Vec<KeyedRecord> {
+        if self.consumers.contains_key(id) {
+            return self.bury_consumers(id);
+        }
+        self.bury(id);
+        record::group_tombstone(id).into_iter().collect()
     }
 
     /// Until the deletion is in the log, nobody joins and nothing is committed.
@@ -75,7 +86,7 @@ impl GroupMachine {
     pub(super) fn topics_deleted(&mut self, deleted: &[DeletedTopic]) {
         let mut records = Vec::new();
         let in_flight = self.clerk.offsets_in_flight();
-        for group in self.live.keys() {
+        for group in self.live.keys().chain(self.consumers.keys()) {
             let known = self.durable.offsets().get(group);
             let flying = in_flight.get(group);
             for DeletedTopic { name, id } in deleted {
@@ -95,8 +106,7 @@ impl GroupMachine {
     /// Looks at some groups for what may go.
     pub(super) fn expire(&mut self) {
         let from = self.expire_after.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let ids = self.live.range::<GroupId, _>((from, Bound::Unbounded)).map(|(id, _)| Arc::clone(id));
-        let ids: Vec<GroupId> = ids.take(GROUPS_EXPIRED_AT_ONCE).collect();
+        let ids = self.groups_after(from);
         if ids.len() == GROUPS_EXPIRED_AT_ONCE {
             self.expire_after = ids.last().cloned();
             self.clerk.step.unfinished = true;
@@ -107,36 +117,57 @@ impl GroupMachine {
         let mut deleted = Vec::new();
         for id in ids {
             let flying = in_flight.get(&id).unwrap_or(&none);
-            let Some(group) = self.live.get(&id) else { continue };
-            let idle = group.state == GroupState::Empty && group.pending.is_empty() && flying.is_empty();
-            let all_gone = self.expire_offsets(group, flying, &mut records);
-            if idle && all_gone {
-                // Written even where the log holds nothing of the group: a record of it may be on its way.
-                records.extend(record::group_tombstone(&id).ok());
-                self.bury(&id);
+            let (empty, kept_since) = match (self.live.get(&id), self.consumers.get(&id)) {
+                (Some(group), _) => {
+                    (group.state == GroupState::Empty && group.pending.is_empty(), kept_since(group))
+                }
+                (None, Some(group)) => (group.is_empty() && !group.dead, Some(KeptSince::Commit)),
+                (None, None) => continue,
+            };
+            let all_gone = self.expire_offsets(&id, kept_since, flying, &mut records);
+            if empty && flying.is_empty() && all_gone {
+                records.extend(self.bury_any(&id));
                 deleted.push(id);
             }
         }
         self.clerk.append_in_parts(records, MACHINE_PROPOSAL_BYTES_MAX, Then::Deleted { groups: deleted });
     }
 
+    /// Some groups of either kind, by name.
+    fn groups_after(&self, from: Bound<GroupId>) -> Vec<GroupId> {
+        let bounds = (from, Bound::Unbounded);
+        let classic = self.live.range::<GroupId, _>(bounds.clone()).map(|(id, _)| id);
+        let consumers = self.consumers.range::<GroupId, _>(bounds).map(|(id, _)| id);
+        let mut ids: Vec<GroupId> = classic
+            .take(GROUPS_EXPIRED_AT_ONCE)
+            .chain(consumers.take(GROUPS_EXPIRED_AT_ONCE))
+            .cloned()
+            .collect();
+        ids.sort_unstable();
+        ids.truncate(GROUPS_EXPIRED_AT_ONCE);
+        ids
+    }
+
     /// Whether no offset of the group is left.
     fn expire_offsets(
         &self,
-        group: &ClassicGroup,
+        id: &GroupId,
+        kept_since: Option<KeptSince>,
         flying: &OffsetsInFlight,
         records: &mut Vec<KeyedRecord>,
     ) -> bool {
-        let Some(topics) = self.durable.offsets().get(&group.id) else { return true };
-        let Some(since) = kept_since(group) else { return false };
-        let wishes = group.wishes();
+        let Some(topics) = self.durable.offsets().get(id) else { return true };
+        let Some(since) = kept_since else { return false };
+        let wishes = self.live.get(id).map(ClassicGroup::wishes);
+        let consumers = self.consumers.get(id);
         let mut all_gone = true;
         for (topic, partitions) in topics {
-            let wanted = wishes.may_include(topic);
+            let wanted = wishes.as_ref().is_some_and(|wishes| wishes.may_include(topic))
+                || consumers.is_some_and(|group| group.is_subscribed(topic));
             for (index, offset) in partitions {
                 let key = (Arc::clone(topic), *index);
                 let expired = !wanted && !flying.contains_key(&key) && self.is_expired(offset, since);
-                match record::offset_tombstone(&group.id, &key) {
+                match record::offset_tombstone(id, &key) {
                     Ok(record) if expired => records.push(record),
                     _ => all_gone = false,
                 }

@@ -19,7 +19,7 @@ use super::record;
 use super::reply::JoinReply;
 
 /// JoinGroup versions from here on give a new member its name and make it ask again (KIP-394).
-const NAMED_BEFORE_JOIN_SINCE: i16 = 4;
+pub(super) const NAMED_BEFORE_JOIN_SINCE: i16 = 4;
 
 /// JoinGroup versions from here on can tell a leader to keep its assignments (KIP-814).
 const SKIPS_ASSIGNMENT_SINCE: i16 = 9;
@@ -33,6 +33,7 @@ impl GroupMachine {
             self.clerk.answer_join(token, refused);
             return;
         }
+        let Some(request) = self.join_consumers(token, request) else { return };
         let id = Arc::clone(&request.group);
         let known = self.live.contains_key(&id);
         if !known {
@@ -72,6 +73,11 @@ impl GroupMachine {
         if let Some(length) = longest_text(request).filter(|length| *length > GROUP_TEXT_BYTES_MAX) {
             let message = format!("a name of {length} bytes, more than {GROUP_TEXT_BYTES_MAX}");
             return Err(refused(ErrorCode::InvalidRequest).because(message));
+        }
+        if let Some(group) = self.consumers.get(&request.group).filter(|group| !group.is_empty()) {
+            let had = group.state.members.contains_key(&request.member);
+            let room = self.room(0, if had { 0 } else { bytes });
+            return room.map_err(|message| refused(ErrorCode::CoordinatorNotAvailable).because(message));
         }
         let Some(group) = self.live.get(&request.group) else {
             if !request.member.is_empty() {
@@ -144,8 +150,7 @@ impl ClassicGroup {
     }
 
     fn join_without_name(&mut self, clerk: &mut Clerk, token: Token, request: JoinRequest) {
-        let prefix = request.instance.as_ref().unwrap_or(&request.client_id);
-        let name: MemberId = format!("{prefix}-{}", uuid_text(request.random)).into();
+        let name = new_name(&request);
         let holder = request.instance.as_ref().and_then(|instance| self.members.holder(instance)).cloned();
         if let Some(old) = holder {
             self.take_over(clerk, token, request, &old, name);
@@ -308,6 +313,12 @@ impl ClassicGroup {
         }
         clerk.answer_join(token, reply);
     }
+}
+
+/// The name of a new member.
+pub(super) fn new_name(request: &JoinRequest) -> MemberId {
+    let prefix = request.instance.as_ref().unwrap_or(&request.client_id);
+    format!("{prefix}-{}", uuid_text(request.random)).into()
 }
 
 /// As Kafka writes a random UUID: version and variant bits set.

@@ -10,10 +10,11 @@ use ringlog_shard::limits::{GROUP_BYTES_PER_CORE_MAX, GROUP_MEMBERS_MAX, GROUPS_
 
 use super::classic::{ClassicGroup, GroupState};
 use super::clerk::{Clerk, Open, Then};
+use super::consumer::{ConsumerGroup, Desk, Subject, Topics};
 use super::durable::{Durable, GroupReplayError};
 use super::event::{Event, GroupId, Surroundings, Ticket, Usage};
 use super::reply::{Answer, JoinReply, Step, SyncReply, TimerChange};
-use super::settings::GroupSettings;
+use super::settings::{ConsumerSettings, GroupOverrides, GroupSettings};
 
 /// Whether clients are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,8 +32,14 @@ pub struct GroupMachine {
     pub(super) durable: Durable,
     /// Each group of which something is durable, and those that were asked for since. Empty unless clients are served.
     pub(super) live: BTreeMap<GroupId, ClassicGroup>,
-    /// Memory of `live`, estimated.
+    /// Consumer groups; no name is in both maps. Empty unless clients are served.
+    pub(super) consumers: BTreeMap<GroupId, ConsumerGroup>,
+    /// Memory of `live` and `consumers`, estimated.
     live_bytes: usize,
+    /// What consumer groups said in appends that failed, and have not said again yet.
+    pub(super) unsure: BTreeMap<GroupId, BTreeSet<Subject>>,
+    pub(super) topics: Arc<Topics>,
+    overrides: Arc<BTreeMap<GroupId, GroupOverrides>>,
     pub(super) clerk: Clerk,
     /// Where the next look for what may expire begins.
     pub(super) expire_after: Option<GroupId>,
@@ -45,7 +52,11 @@ impl GroupMachine {
         GroupMachine {
             durable: Durable::default(),
             live: BTreeMap::new(),
+            consumers: BTreeMap::new(),
             live_bytes: 0,
+            unsure: BTreeMap::new(),
+            topics: Arc::default(),
+            overrides: Arc::default(),
             clerk: Clerk::new(settings),
             expire_after: None,
             service: Service::Loading,
@@ -57,6 +68,16 @@ impl GroupMachine {
         self.clerk.settings = settings;
     }
 
+    /// Takes other settings of consumer groups for what happens from now on.
+    pub fn set_consumer_settings(&mut self, settings: ConsumerSettings) {
+        self.clerk.consumer = settings;
+    }
+
+    /// Takes what is set for single groups, for what happens from now on.
+    pub fn set_overrides(&mut self, overrides: Arc<BTreeMap<GroupId, GroupOverrides>>) {
+        self.overrides = overrides;
+    }
+
     /// What is durable.
     pub fn durable(&self) -> &Durable {
         &self.durable
@@ -64,7 +85,10 @@ impl GroupMachine {
 
     /// What it holds, for the other machines' [`Surroundings`].
     pub fn usage(&self) -> Usage {
-        Usage { groups: self.live.len(), bytes: self.live_bytes + self.durable.bytes() }
+        Usage {
+            groups: self.live.len() + self.consumers.len(),
+            bytes: self.live_bytes + self.durable.bytes(),
+        }
     }
 
     /// Takes a committed record in, in the order of the log: its own ones too, before [`Event::Committed`].
@@ -72,7 +96,9 @@ impl GroupMachine {
     /// # Errors
     /// A record that this build does not understand: the machine must not go on, its state would not be the log's.
     pub fn replay(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), GroupReplayError> {
-        self.durable.replay(key, value)
+        self.durable.replay_beside(key, value, |group| {
+            self.consumers.get_key_value(group).map(|(id, group)| (id, &group.state))
+        })
     }
 
     /// Decides what an event comes to. Changes nothing that is durable.
@@ -81,6 +107,7 @@ impl GroupMachine {
         match (self.service, event) {
             (_, Event::Loaded) => self.loaded(),
             (_, Event::Resigned) => self.resigned(),
+            (_, Event::MetadataChanged(topics)) => self.topics = topics,
             (Service::Serving, event) => self.serve(event),
             (service, event) => {
                 let error = match service {
@@ -94,11 +121,16 @@ impl GroupMachine {
     }
 
     fn serve(&mut self, event: Event) {
+        if !matches!(event, Event::Failed(..)) {
+            self.say_again();
+        }
         match event {
             Event::Join(token, request) => self.join(token, request),
             Event::Sync(token, request) => self.sync(token, request),
             Event::Heartbeat(token, request) => self.heartbeat(token, request),
             Event::Leave(token, request) => self.leave(token, request),
+            Event::ConsumerHeartbeat(token, request) => self.consumer_heartbeat(token, request),
+            Event::Computed(computed) => self.computed(computed),
             Event::CommitOffsets(token, request) => self.commit_offsets(token, &request),
             Event::DeleteOffsets(token, request) => self.delete_offsets(token, &request),
             Event::DeleteGroups(token, groups) => self.delete_groups(token, groups),
@@ -107,7 +139,7 @@ impl GroupMachine {
             Event::Fired(timer, serial) => self.fired(timer, serial),
             Event::Committed(ticket) => self.committed(ticket),
             Event::Failed(ticket, error) => self.failed(ticket, error),
-            Event::Loaded | Event::Resigned => {}
+            Event::Loaded | Event::Resigned | Event::MetadataChanged(_) => {}
         }
     }
 
@@ -115,9 +147,15 @@ impl GroupMachine {
     fn loaded(&mut self) {
         self.service = Service::Serving;
         self.live.clear();
+        self.consumers.clear();
+        self.unsure.clear();
         self.live_bytes = 0;
+        self.load_consumers();
         let known = self.durable.groups().keys().chain(self.durable.offsets().keys());
         for id in known.cloned().collect::<BTreeSet<GroupId>>() {
+            if self.consumers.contains_key(&id) {
+                continue;
+            }
             let group = match self.durable.groups().get(&id) {
                 Some(record) => ClassicGroup::loaded(Arc::clone(&id), record),
                 None => ClassicGroup::empty(Arc::clone(&id), None),
@@ -157,6 +195,10 @@ impl GroupMachine {
                 }
             }
         }
+        for id in self.consumers.keys().cloned().collect::<Vec<_>>() {
+            self.close_consumers(&id, error);
+        }
+        self.unsure.clear();
         self.live_bytes = 0;
         self.expire_after = None;
         self.clerk.step.timers.push(TimerChange::CancelAll);
@@ -165,7 +207,7 @@ impl GroupMachine {
     fn committed(&mut self, ticket: Ticket) {
         let Some(Open { then, answers }) = self.clerk.close(ticket) else { return };
         match then {
-            Then::Nothing | Then::OffsetsWritten { .. } | Then::Part { .. } => {}
+            Then::Nothing | Then::OffsetsWritten { .. } | Then::Grouped { .. } | Then::Part { .. } => {}
             Then::Assign { group, assignments } => {
                 self.with_group(&group, |group, clerk| group.assigned_durably(clerk, ticket, assignments));
             }
@@ -182,8 +224,14 @@ impl GroupMachine {
         match then {
             // A group that came to be for it goes at the next look for what may expire.
             Then::Nothing | Then::OffsetsWritten { .. } => {}
+            Then::Grouped { group, subjects } => answers.extend(self.not_said(group, subjects)),
             // The last part must not be taken for the whole.
-            Then::Part { last } => answers.extend(self.clerk.take_answers(last)),
+            Then::Part { last } => {
+                answers.extend(self.clerk.take_answers(last));
+                if let Some((group, subjects)) = self.clerk.said(last) {
+                    answers.extend(self.not_said(group, subjects));
+                }
+            }
             Then::Assign { group, .. } => {
                 self.with_group(&group, |group, clerk| group.assignment_failed(clerk, ticket, error));
             }
@@ -199,6 +247,7 @@ impl GroupMachine {
 
     /// The deletion of a group ended: it is gone, or it is as it was.
     fn settle_deleted(&mut self, id: &GroupId) {
+        self.settle_deleted_consumers(id);
         if !self.live.get(id).is_some_and(|group| group.state == GroupState::Dead) {
             return;
         }
@@ -215,7 +264,24 @@ impl GroupMachine {
         self.live.insert(Arc::clone(id), group);
     }
 
-    fn forget(&mut self, id: &GroupId) {
+    /// Takes a group in that was of another kind.
+    pub(super) fn insert_classic(&mut self, group: ClassicGroup) {
+        self.live_bytes += group.bytes();
+        self.live.insert(Arc::clone(&group.id), group);
+    }
+
+    pub(super) fn insert_consumers(&mut self, group: ConsumerGroup) {
+        self.live_bytes += group.bytes();
+        self.consumers.insert(Arc::clone(&group.id), group);
+    }
+
+    pub(super) fn forget_consumers(&mut self, id: &GroupId) {
+        if let Some(group) = self.consumers.remove(id) {
+            self.live_bytes -= group.bytes();
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: &GroupId) {
         if let Some(group) = self.live.remove(id) {
             self.live_bytes -= group.bytes();
         }
@@ -230,6 +296,28 @@ impl GroupMachine {
         let group = self.live.get_mut(id)?;
         let before = group.bytes();
         let result = act(group, &mut self.clerk);
+        self.live_bytes = self.live_bytes + group.bytes() - before;
+        Some(result)
+    }
+
+    /// The only way to change a consumer group: keeps the count of its memory, says again what is unsure, and hands on what it comes to.
+    pub(super) fn with_consumer<R>(
+        &mut self,
+        id: &str,
+        act: impl FnOnce(&mut ConsumerGroup, &mut Desk<'_>) -> R,
+    ) -> Option<R> {
+        let group = self.consumers.get_mut(id)?;
+        let before = group.bytes();
+        if let Some(subjects) = self.unsure.remove(id) {
+            group.say_again(subjects);
+        }
+        let settings = match self.overrides.get(id) {
+            Some(own) => self.clerk.consumer.with(*own),
+            None => self.clerk.consumer,
+        };
+        let mut desk = Desk { clerk: &mut self.clerk, topics: &self.topics, settings };
+        let result = act(group, &mut desk);
+        group.flush(&mut self.clerk);
         self.live_bytes = self.live_bytes + group.bytes() - before;
         Some(result)
     }
@@ -252,10 +340,22 @@ impl GroupMachine {
         Ok(())
     }
 
+    /// What must hold when nothing is under way: consumer groups are what the log says, but for what failed.
+    #[cfg(test)]
+    pub(super) fn check_settled(&self) {
+        for (id, group) in self.consumers.iter().filter(|(id, _)| !self.unsure.contains_key(*id)) {
+            let durable = self.durable.consumers().get(id).cloned().unwrap_or_default();
+            assert_eq!(group.state, durable, "{id}");
+        }
+    }
+
     /// What must hold between any two events.
     #[cfg(test)]
     pub(super) fn check(&self) {
         self.live.values().for_each(ClassicGroup::check);
-        assert_eq!(self.live.values().map(ClassicGroup::bytes).sum::<usize>(), self.live_bytes);
+        self.consumers.values().for_each(ConsumerGroup::check);
+        assert!(self.live.keys().all(|id| !self.consumers.contains_key(id)));
+        let consumers = self.consumers.values().map(ConsumerGroup::bytes).sum::<usize>();
+        assert_eq!(self.live.values().map(ClassicGroup::bytes).sum::<usize>() + consumers, self.live_bytes);
     }
 }

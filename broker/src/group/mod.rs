@@ -1,4 +1,4 @@
-//! Consumer groups of the classic protocol and their offsets, as a pure machine: an event, the wall clock and the state come to records,
+//! Consumer groups of both protocols and their offsets, as a pure machine: an event, the wall clock and the state come to records,
 //! answers and timers. No I/O, no clock and no randomness of its own: random bytes come in with the request.
 //!
 //! One [`GroupMachine`] holds all groups of one partition of `__consumer_offsets`. It behaves as the coordinator of Kafka 4.4, and its
@@ -23,6 +23,7 @@ pub mod assign;
 mod classic;
 mod clerk;
 mod commit;
+pub mod consumer;
 mod durable;
 mod event;
 mod expiry;
@@ -52,7 +53,8 @@ pub use reply::{
     Answer, Append, CommitReply, CommittedTopic, DeletedGroup, ForgottenOffsets, JoinReply, JoinedMember,
     KeyedRecord, LeaveReply, LeftMember, OffsetDeleteReply, Reply, Step, SyncReply, TimerChange,
 };
-pub use settings::GroupSettings;
+pub use settings::{ConsumerSettings, GroupOverrides, GroupSettings, Migration};
 pub use views::{
-    DescribedGroup, DescribedMember, FetchedOffset, FetchedTopic, ListedGroup, OffsetQuery, OffsetQueryTopic,
+    Census, DescribedGroup, DescribedMember, FetchedOffset, FetchedTopic, ListedGroup, ListedState,
+    OffsetQuery, OffsetQueryTopic,
 };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::TopicId;
 
+use super::consumer::{Computation, ConsumerHeartbeatReply};
 use super::event::{Event, GroupId, MemberId, Serial, Ticket, Timer, Token};
 
 /// What one event comes to.
@@ -16,6 +17,8 @@ pub struct Step {
     /// These wait for nothing.
     pub answers: Vec<Answer>,
     pub timers: Vec<TimerChange>,
+    /// To be carried out off the core, in any order; what each comes to is told in [`Event::Computed`].
+    pub computations: Vec<Computation>,
     /// There is more to expire: the same event again soon, so that others get their turn between.
     pub unfinished: bool,
 }
@@ -62,6 +65,7 @@ pub enum Reply {
     Sync(SyncReply),
     Heartbeat(ErrorCode),
     Leave(LeaveReply),
+    ConsumerHeartbeat(ConsumerHeartbeatReply),
     CommitOffsets(CommitReply),
     DeleteOffsets(OffsetDeleteReply),
     DeleteGroups(Vec<DeletedGroup>),
@@ -206,6 +210,7 @@ impl Reply {
             Reply::Sync(_) => Reply::Sync(SyncReply::refused(error)),
             Reply::Heartbeat(own) => Reply::Heartbeat(worse(own)),
             Reply::Leave(_) => Reply::Leave(LeaveReply { error, members: Vec::new() }),
+            Reply::ConsumerHeartbeat(_) => Reply::ConsumerHeartbeat(ConsumerHeartbeatReply::refused(error)),
             Reply::CommitOffsets(mut reply) => {
                 let topics = reply.topics.iter_mut();
                 topics
@@ -234,6 +239,9 @@ impl Event {
                 (token, Reply::Heartbeat(if loading { ErrorCode::None } else { error }))
             }
             Event::Leave(token, _) => (token, Reply::Leave(LeaveReply { error, members: Vec::new() })),
+            Event::ConsumerHeartbeat(token, _) => {
+                (token, Reply::ConsumerHeartbeat(ConsumerHeartbeatReply::refused(error)))
+            }
             Event::CommitOffsets(token, request) => {
                 (token, Reply::CommitOffsets(CommitReply::all(&request.topics, error)))
             }
@@ -245,6 +253,8 @@ impl Event {
                 (token, Reply::DeleteGroups(groups.into_iter().map(refused).collect()))
             }
             Event::TopicsDeleted(_)
+            | Event::MetadataChanged(_)
+            | Event::Computed(_)
             | Event::Expire
             | Event::Fired(..)
             | Event::Committed(_)

@@ -12,6 +12,11 @@ use super::reply::{LeaveReply, LeftMember, Reply};
 
 impl GroupMachine {
     pub(super) fn heartbeat(&mut self, token: Token, request: HeartbeatRequest) {
+        if self.consumers.contains_key(&request.group) {
+            let id = Arc::clone(&request.group);
+            self.with_consumer(&id, |group, desk| group.classic_heartbeat(desk, token, &request));
+            return;
+        }
         let error = if request.group.is_empty() {
             ErrorCode::InvalidGroupId
         } else {
@@ -30,6 +35,8 @@ impl GroupMachine {
         let id = Arc::clone(&request.group);
         let reply = if id.is_empty() {
             LeaveReply { error: ErrorCode::InvalidGroupId, members: Vec::new() }
+        } else if self.consumers.contains_key(&id) {
+            self.leave_consumers(&id, &request.members)
         } else {
             match self.with_group(&id, |group, clerk| group.leave(clerk, &request.members)) {
                 Some(reply) => reply,
@@ -45,9 +52,11 @@ impl GroupMachine {
     }
 
     pub(super) fn fired(&mut self, timer: Timer, serial: Serial) {
-        let id = match &timer {
-            Timer::Session { group, .. } | Timer::Join { group } | Timer::Sync { group } => Arc::clone(group),
-        };
+        let id = Arc::clone(timer.group());
+        if self.consumers.contains_key(&id) {
+            self.consumers_timer_ran_out(&timer, serial);
+            return;
+        }
         self.with_group(&id, |group, clerk| match timer {
             Timer::Session { member, .. } => group.session_is_over(clerk, &member, serial),
             Timer::Join { .. } if group.join_timer == Some(serial) => {
@@ -60,6 +69,11 @@ impl GroupMachine {
             }
             // It was armed anew or cancelled while this was on its way.
             Timer::Join { .. } | Timer::Sync { .. } => {}
+            // Of a consumer group, which this was until a moment ago.
+            Timer::Rebalance { .. }
+            | Timer::MemberJoin { .. }
+            | Timer::MemberSync { .. }
+            | Timer::Assign { .. } => {}
         });
     }
 }

@@ -1,5 +1,7 @@
 //! What the operator sets for groups, with Kafka's defaults.
 
+use super::assign::Assignor;
+
 /// See Kafka's keys of the same names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupSettings {
@@ -15,6 +17,77 @@ pub struct GroupSettings {
     pub offset_metadata_max: usize,
     /// `offsets.retention.minutes`, in milliseconds.
     pub offsets_retention_ms: i64,
+}
+
+/// Of consumer groups (KIP-848). See Kafka's keys `group.consumer.*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConsumerSettings {
+    /// `session.timeout.ms`.
+    pub session_timeout_ms: i32,
+    /// `heartbeat.interval.ms`: what members are told.
+    pub heartbeat_interval_ms: i32,
+    /// `max.size`; the bound of this build holds besides.
+    pub members_max: usize,
+    /// `migration.policy`.
+    pub migration: Migration,
+    /// `assignment.interval.ms`: an assignment follows another so much later at the earliest.
+    pub assignment_interval_ms: i64,
+    /// The first of `assignors`: where members name none.
+    pub assignor: Assignor,
+}
+
+/// Which groups may change their kind while they work.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Migration {
+    Disabled,
+    /// Classic groups become consumer groups.
+    Upgrade,
+    /// Consumer groups become classic ones.
+    Downgrade,
+    #[default]
+    Bidirectional,
+}
+
+/// What is set for one group (a GROUP resource); `None`: as for all.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct GroupOverrides {
+    /// `consumer.session.timeout.ms`.
+    pub session_timeout_ms: Option<i32>,
+    /// `consumer.heartbeat.interval.ms`.
+    pub heartbeat_interval_ms: Option<i32>,
+}
+
+impl Migration {
+    pub(super) fn upgrades(self) -> bool {
+        matches!(self, Migration::Upgrade | Migration::Bidirectional)
+    }
+
+    pub(super) fn downgrades(self) -> bool {
+        matches!(self, Migration::Downgrade | Migration::Bidirectional)
+    }
+}
+
+impl ConsumerSettings {
+    pub(super) fn with(self, own: GroupOverrides) -> ConsumerSettings {
+        ConsumerSettings {
+            session_timeout_ms: own.session_timeout_ms.unwrap_or(self.session_timeout_ms),
+            heartbeat_interval_ms: own.heartbeat_interval_ms.unwrap_or(self.heartbeat_interval_ms),
+            ..self
+        }
+    }
+}
+
+impl Default for ConsumerSettings {
+    fn default() -> ConsumerSettings {
+        ConsumerSettings {
+            session_timeout_ms: 45_000,
+            heartbeat_interval_ms: 5_000,
+            members_max: usize::MAX,
+            migration: Migration::default(),
+            assignment_interval_ms: 1_000,
+            assignor: Assignor::default(),
+        }
+    }
 }
 
 impl Default for GroupSettings {

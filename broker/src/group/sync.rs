@@ -19,6 +19,11 @@ impl GroupMachine {
             self.clerk.answer_sync(token, SyncReply::refused(ErrorCode::InvalidGroupId));
             return;
         }
+        if self.consumers.contains_key(&request.group) {
+            let id = Arc::clone(&request.group);
+            self.with_consumer(&id, |group, desk| group.classic_sync(desk, token, &request));
+            return;
+        }
         let bytes = request.assignments.iter().map(|(_, assignment)| assignment.len()).sum();
         let room = self.room(0, bytes);
         let id = Arc::clone(&request.group);

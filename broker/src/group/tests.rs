@@ -1,6 +1,8 @@
 //! The machine as its caller sees it: scenarios that read as prose, and a model with random members.
 
 mod bounds;
+mod consumer_model;
+mod consumers;
 mod membership;
 mod model;
 mod offsets;

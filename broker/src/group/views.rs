@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ringlog_protocol::error_code::ErrorCode;
+use ringlog_protocol::group::consumer_protocol::PROTOCOL_TYPE;
 use ringlog_protocol::ids::TopicId;
 
 use super::classic::{ClassicGroup, GroupState};
@@ -11,8 +12,11 @@ use super::durable::CommittedOffset;
 use super::event::{GroupId, MemberId};
 use super::machine::GroupMachine;
 
-/// The type of all groups that are served, as ListGroups calls it.
+/// The type of a classic group, as ListGroups calls it.
 const CLASSIC_TYPE: &str = "classic";
+
+/// The type of a group of KIP-848, as ListGroups calls it.
+const CONSUMER_TYPE: &str = "consumer";
 
 /// Offsets of one group to read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +59,20 @@ pub struct ListedGroup {
     pub group: GroupId,
     /// Empty where it never had members.
     pub protocol_type: Arc<str>,
-    pub state: GroupState,
+    pub state: ListedState,
+    /// `classic` or `consumer`.
+    pub group_type: &'static str,
+}
+
+/// The state of a group of either kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedState(&'static str);
+
+impl ListedState {
+    /// As Kafka's tools know it.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
 }
 
 /// A group with its members.
@@ -82,7 +99,51 @@ pub struct DescribedMember {
     pub assignment: Bytes,
 }
 
+/// Groups by state, and members.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Census {
+    pub empty: u64,
+    pub preparing: u64,
+    pub completing: u64,
+    pub stable: u64,
+    pub dead: u64,
+    /// Of all groups.
+    pub members: u64,
+}
+
+impl std::ops::Add for Census {
+    type Output = Census;
+
+    fn add(self, other: Census) -> Census {
+        Census {
+            empty: self.empty + other.empty,
+            preparing: self.preparing + other.preparing,
+            completing: self.completing + other.completing,
+            stable: self.stable + other.stable,
+            dead: self.dead + other.dead,
+            members: self.members + other.members,
+        }
+    }
+}
+
 impl GroupMachine {
+    /// Counts its groups. Looks at each.
+    pub fn census(&self) -> Census {
+        let mut census = Census::default();
+        for group in self.live.values() {
+            census.members += group.members.len() as u64;
+            let state = match group.state {
+                GroupState::Empty => &mut census.empty,
+                GroupState::PreparingRebalance => &mut census.preparing,
+                GroupState::CompletingRebalance => &mut census.completing,
+                GroupState::Stable => &mut census.stable,
+                GroupState::Dead => &mut census.dead,
+            };
+            *state += 1;
+        }
+        census
+    }
+
     /// A group's offsets. One that does not exist has none, which is no error (`kafka.md` section 9).
     ///
     /// # Errors
@@ -119,16 +180,20 @@ impl GroupMachine {
         let among = |filter: &[&str], name: &str| {
             filter.is_empty() || filter.iter().any(|wanted| wanted.trim().eq_ignore_ascii_case(name))
         };
-        if !among(types, CLASSIC_TYPE) {
-            return Vec::new();
-        }
-        let matching = self.live.values().filter(|group| among(states, group.state.name()));
-        let listed = matching.map(|group| ListedGroup {
+        let classic = self.live.values().map(|group| ListedGroup {
             group: Arc::clone(&group.id),
             protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            state: group.state,
+            state: ListedState(group.state.name()),
+            group_type: CLASSIC_TYPE,
         });
-        listed.collect()
+        let consumers = self.consumers.values().map(|group| ListedGroup {
+            group: Arc::clone(&group.id),
+            protocol_type: Arc::from(PROTOCOL_TYPE),
+            state: ListedState(group.state_name()),
+            group_type: CONSUMER_TYPE,
+        });
+        let listed = classic.chain(consumers);
+        listed.filter(|group| among(types, group.group_type) && among(states, group.state.name())).collect()
     }
 
     /// A group with its members; `None` where it does not exist: `Dead` to clients, `GROUP_ID_NOT_FOUND` from version 6 on.

@@ -7,10 +7,30 @@ use bytes::Bytes;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::group::consumer_protocol::encode_subscription;
 use ringlog_protocol::group::generated::consumer_protocol_subscription::ConsumerProtocolSubscription;
+use ringlog_protocol::ids::TopicId;
 
+use crate::group::consumer::{Computation, TopicFacts, Topics};
 use crate::group::*;
 
 pub const GROUP: &str = "orders";
+
+/// Names of topics and how many partitions each has.
+pub const TOPICS: [(&str, i32); 2] = [("orders", 4), ("users", 2)];
+
+/// The id of a topic: that of the same name at another time is the same.
+pub fn topic_id(name: &str) -> TopicId {
+    let mut id = [1; 16];
+    id.iter_mut().zip(name.bytes()).for_each(|(id, byte)| *id = byte);
+    TopicId(id)
+}
+
+/// The topics of the cluster.
+pub fn topics(version: i64, counts: &[(&str, i32)]) -> Arc<Topics> {
+    let facts = counts
+        .iter()
+        .map(|(name, count)| Arc::new(TopicFacts::new((*name).into(), topic_id(name), *count, None)));
+    Arc::new(Topics::new(version, facts))
+}
 
 /// The machine with its log and its clock.
 pub struct Desk {
@@ -26,6 +46,10 @@ pub struct Desk {
     pub under_way: Vec<Append>,
     /// Whether appends stay under way until they are told to end.
     pub slow_log: bool,
+    /// Asked for and not carried out, in order.
+    pub computing: Vec<Computation>,
+    /// Whether computations wait until they are told to end.
+    pub slow_computing: bool,
     pub timers: BTreeMap<Timer, (Serial, i64)>,
     answers: BTreeMap<Token, Reply>,
     asked: BTreeSet<Token>,
@@ -48,11 +72,14 @@ impl Desk {
             log: Vec::new(),
             under_way: Vec::new(),
             slow_log: false,
+            computing: Vec::new(),
+            slow_computing: false,
             timers: BTreeMap::new(),
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
             tokens: 0,
         };
+        desk.event(Event::MetadataChanged(topics(1, &TOPICS)));
         desk.event(Event::Loaded);
         desk
     }
@@ -76,8 +103,12 @@ impl Desk {
             }
         }
         self.under_way.extend(step.appends);
+        self.computing.extend(step.computations);
         if !self.slow_log {
             self.commit_all();
+        }
+        while !self.slow_computing && !self.computing.is_empty() {
+            self.compute_one();
         }
         self.compare();
         step.unfinished
@@ -91,6 +122,12 @@ impl Desk {
             self.write(record);
         }
         self.event(Event::Committed(append.ticket));
+    }
+
+    /// Carries the oldest computation out.
+    pub fn compute_one(&mut self) {
+        let computed = self.computing.remove(0).run();
+        self.event(Event::Computed(computed));
     }
 
     /// Into the log, whether the machine hears of it or not.
@@ -129,11 +166,14 @@ impl Desk {
 
     /// The machine is gone with all that was not committed; another one reads the log.
     pub fn restart(&mut self) {
+        let topics = Arc::clone(&self.machine.topics);
         self.machine = self.replayed();
         self.under_way.clear();
+        self.computing.clear();
         self.timers.clear();
         // Whoever waited has lost its connection.
         self.asked = self.answers.keys().copied().collect();
+        self.event(Event::MetadataChanged(topics));
         self.event(Event::Loaded);
     }
 
@@ -148,6 +188,9 @@ impl Desk {
     /// What is durable is what the log says.
     fn compare(&self) {
         assert_eq!(self.machine.durable(), self.replica.durable());
+        if self.under_way.is_empty() {
+            self.machine.check_settled();
+        }
     }
 
     pub fn ask(&mut self, event: impl FnOnce(Token) -> Event) -> Token {

@@ -1,0 +1,144 @@
+//! Appends that fail, coordinators that restart: nobody is told what may not be true.
+
+use ringlog_protocol::error_code::ErrorCode;
+
+use super::super::support::{Desk, GROUP, TOPICS, topics};
+use super::support::{beating, having, joining, told};
+use crate::group::consumer::ConsumerHeartbeatReply;
+use crate::group::*;
+
+#[test]
+fn an_answer_waits_for_all_that_it_rests_on() {
+    let mut desk = Desk::new();
+    desk.slow_log = true;
+    let joins = desk.send(joining("one"));
+    // It writes nothing, but rests on what is under way.
+    let beats = desk.send(beating("one", 1));
+    desk.commit_one();
+    desk.is_waiting(joins);
+    desk.is_waiting(beats);
+    desk.commit_one();
+    assert_eq!(told(&desk.heard(joins)), (1, Some(vec![0, 1, 2, 3])));
+    assert_eq!(told(&desk.heard(beats)), (1, None));
+}
+
+#[test]
+fn what_was_not_written_is_written_with_the_next_event() {
+    let mut desk = Desk::new();
+    desk.slow_log = true;
+    let joins = desk.send(joining("one"));
+    desk.fail_one();
+    // The second append may be committed, but what it rests on is not there.
+    desk.commit_one();
+    assert_eq!(desk.heard(joins).error, ErrorCode::CoordinatorNotAvailable);
+    assert_eq!(desk.machine.durable().consumers()[GROUP].epoch, None);
+    desk.slow_log = false;
+    assert_eq!(desk.told(joining("one")), (1, Some(vec![0, 1, 2, 3])));
+    desk.machine.check_settled();
+    let before = desk.machine.describe_consumers(GROUP);
+    desk.restart();
+    assert_eq!(desk.machine.describe_consumers(GROUP), before);
+}
+
+#[test]
+fn what_fails_again_and_again_comes_into_the_log_in_the_end() {
+    let mut desk = Desk::new();
+    desk.consumers_of_two();
+    desk.slow_log = true;
+    let leaves = desk.send(beating("one", -1));
+    desk.fail_one();
+    assert_eq!(desk.heard(leaves).error, ErrorCode::CoordinatorNotAvailable);
+    for _ in 0..3 {
+        let beats = desk.send(beating("two", 2));
+        while !desk.under_way.is_empty() {
+            desk.fail_one();
+        }
+        assert_eq!(desk.heard(beats).error, ErrorCode::CoordinatorNotAvailable);
+    }
+    desk.slow_log = false;
+    desk.event(Event::Expire);
+    desk.pass(1_000);
+    assert_eq!(desk.told(having("two", 2, &[2, 3])), (3, Some(vec![0, 1, 2, 3])));
+    desk.machine.check_settled();
+    assert_eq!(desk.machine.durable().consumers()[GROUP].members.len(), 1);
+}
+
+#[test]
+fn a_group_goes_on_where_it_stood() {
+    let mut desk = Desk::new();
+    desk.told(joining("one"));
+    desk.told(joining("two"));
+    assert_eq!(desk.told(beating("one", 1)), (1, Some(vec![0, 1])));
+    let before = desk.machine.describe_consumers(GROUP);
+    desk.restart();
+    assert_eq!(desk.machine.describe_consumers(GROUP), before);
+    assert_eq!(desk.told(beating("two", 2)), (2, None));
+    assert_eq!(desk.told(having("one", 1, &[0, 1])), (2, Some(vec![0, 1])));
+    assert_eq!(desk.told(beating("two", 2)), (2, Some(vec![2, 3])));
+}
+
+#[test]
+fn timers_begin_anew_with_a_restart() {
+    let mut desk = Desk::new();
+    desk.told(joining("one"));
+    desk.told(joining("two"));
+    desk.told(beating("one", 1));
+    desk.pass(29_000);
+    desk.restart();
+    desk.pass(29_000);
+    assert_eq!(desk.told(beating("two", 2)), (2, None));
+    desk.pass(2_000);
+    assert_eq!(desk.told(beating("two", 2)), (3, Some(vec![0, 1, 2, 3])));
+}
+
+#[test]
+fn an_assignment_that_was_being_computed_is_computed_again() {
+    let mut desk = Desk::new();
+    desk.slow_computing = true;
+    desk.send(joining("one"));
+    desk.restart();
+    assert_eq!(desk.group_state(), "Assigning");
+    desk.slow_computing = false;
+    assert_eq!(desk.told(joining("one")), (1, Some(vec![0, 1, 2, 3])));
+}
+
+#[test]
+fn what_an_earlier_life_asked_to_be_computed_counts_for_nothing() {
+    let mut desk = Desk::new();
+    desk.slow_computing = true;
+    let lost = desk.send(joining("one"));
+    let old = desk.computing.remove(0);
+    desk.event(Event::Resigned);
+    assert_eq!(desk.heard(lost), ConsumerHeartbeatReply::from_code(ErrorCode::NotCoordinator));
+    assert!(desk.timers.is_empty());
+    desk.event(Event::Computed(old.clone().run()));
+    desk.event(Event::MetadataChanged(topics(1, &TOPICS)));
+    desk.event(Event::Loaded);
+    let joins = desk.send(joining("one"));
+    desk.event(Event::Computed(old.run()));
+    desk.is_waiting(joins);
+    desk.compute_one();
+    assert_eq!(told(&desk.heard(joins)), (1, Some(vec![0, 1, 2, 3])));
+}
+
+#[test]
+fn records_of_topics_that_kafka_wrote_once_are_passed_over() {
+    let mut machine = GroupMachine::new(GroupSettings::default());
+    // Type 4: key and value of a group without topics.
+    machine.replay(b"\x00\x04\x00\x01g", Some(b"\x00\x00\x01\x00")).expect("readable");
+    machine.replay(b"\x00\x04\x00\x01g", None).expect("readable");
+    assert!(machine.durable().consumers().is_empty());
+}
+
+impl ConsumerHeartbeatReply {
+    fn from_code(error: ErrorCode) -> ConsumerHeartbeatReply {
+        ConsumerHeartbeatReply {
+            error,
+            message: None,
+            member: None,
+            epoch: 0,
+            heartbeat_interval_ms: 0,
+            assignment: None,
+        }
+    }
+}
