@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the figures of docs/evidence/skeleton/ and docs/evidence/storage/.
+"""Makes the figures of docs/evidence/.
 
   measure.py skeleton [--only start|journal|produce|echo] [--seconds S] [--out DIR]
   measure.py storage [--only ROW,...] [--short] [--ringlog BINARY] [--out DIR]
   measure.py raft [--only produce] [--out DIR]
+  measure.py groups [--only commits|static|cooperative] [--ringlog BINARY] [--out DIR]
 
 skeleton: start, journal, produce beside Apache Kafka, the executor beside tokio. The part `echo` is the whole runtime
 benchmark, with glommio: echo, cached file reads, messages between cores.
@@ -11,6 +12,7 @@ storage: the rows of scripts/measure/storage.py and restart.py. Needs root: some
 drops the page cache. `restart` takes 20 GiB of disk while it runs. --short tries each row in seconds on little data; its
 figures go to a folder that is removed, unless --out names one, and only what the clock has no part in is compared with a
 bound, a loose one.
+groups: offset commits and rebalances beside Apache Kafka, by confluent-kafka of the clients' tools (scripts/install-tools.sh).
 raft: instructions of a produced batch, counted by callgrind, against the commit before groups had other members.
 
 Run it on a quiet machine of two or more cores. It builds the release binaries, pins broker and generator apart (core 0 and
@@ -30,6 +32,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "measure"))
 import device  # noqa: E402
+import groups  # noqa: E402
 import raft  # noqa: E402
 import restart  # noqa: E402
 import storage  # noqa: E402
@@ -197,6 +200,17 @@ def measure_storage(arguments):
             check_short(out)
 
 
+def measure_groups(arguments):
+    if arguments.ringlog:
+        Binary.path = arguments.ringlog.absolute()
+    else:
+        build_release("--bin", "ringlog")
+    out = arguments.out or ROOT / "docs/evidence/groups"
+    out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.only or groups.ROWS:
+        groups.ROWS[name](out)
+
+
 def check_short(out):
     """What the clock has no part in holds in a short run too, with some room."""
     missed = 0
@@ -217,14 +231,14 @@ def names(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("issue", choices=["skeleton", "storage", "raft"])
+    parser.add_argument("issue", choices=["skeleton", "storage", "raft", "groups"])
     parser.add_argument("--only", type=names, action="extend", help="rows, separated by commas; may be repeated")
     parser.add_argument("--seconds", type=float, default=RUNTIME_SECONDS, help="of one run of the runtime benchmark")
     parser.add_argument("--short", action="store_true", help="storage: try each row in seconds")
-    parser.add_argument("--ringlog", type=pathlib.Path, help="storage: this binary, instead of building one")
+    parser.add_argument("--ringlog", type=pathlib.Path, help="storage, groups: this binary, instead of building one")
     parser.add_argument("--out", type=pathlib.Path, help="default: docs/evidence/<issue>")
     arguments = parser.parse_args()
-    known = {"skeleton": PARTS, "storage": STORAGE_ROWS, "raft": raft.ROWS}[arguments.issue]
+    known = {"skeleton": PARTS, "storage": STORAGE_ROWS, "raft": raft.ROWS, "groups": groups.ROWS}[arguments.issue]
     unknown = set(arguments.only or []) - set(known)
     if unknown:
         parser.error(f"--only {','.join(sorted(unknown))}: {arguments.issue} has {', '.join(known)}")
@@ -235,6 +249,8 @@ def main():
         out.mkdir(parents=True, exist_ok=True)
         for name in arguments.only or raft.ROWS:
             raft.ROWS[name](out)
+    elif arguments.issue == "groups":
+        measure_groups(arguments)
     else:
         measure_storage(arguments)
 
