@@ -68,6 +68,12 @@ pub struct ListedGroup {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedState(&'static str);
 
+impl From<GroupState> for ListedState {
+    fn from(state: GroupState) -> ListedState {
+        ListedState(state.name())
+    }
+}
+
 impl ListedState {
     /// As Kafka's tools know it.
     pub fn name(self) -> &'static str {
@@ -183,7 +189,7 @@ impl GroupMachine {
         let classic = self.live.values().map(|group| ListedGroup {
             group: Arc::clone(&group.id),
             protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            state: ListedState(group.state.name()),
+            state: group.state.into(),
             group_type: CLASSIC_TYPE,
         });
         let consumers = self.consumers.values().map(|group| ListedGroup {

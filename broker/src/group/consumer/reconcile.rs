@@ -48,6 +48,7 @@ pub(super) fn next(
                 // It gave up what was asked of it, so it is one step further, and looks again at its target.
                 now.epoch.saturating_add(1).min(goal.epoch)
             }
+            _ if goal.wishes_changed => return Ok(give_up_more(now, goal.target)),
             _ => return Ok(None),
         },
         Standing::Unknown => match claim {
@@ -92,6 +93,18 @@ fn step(
         revoking: [].into(),
         ..in_epoch(now, goal.epoch)
     }
+}
+
+/// One that gives partitions up already is asked for those that it does not want any more.
+fn give_up_more(now: &Current, target: &[TopicPartition]) -> Option<Current> {
+    let (kept, more): (Vec<Owned>, Vec<Owned>) =
+        now.assigned.iter().copied().partition(|owned| target.binary_search(&owned.at).is_ok());
+    if more.is_empty() {
+        return None;
+    }
+    let mut revoking: Vec<Owned> = now.revoking.iter().copied().chain(more).collect();
+    revoking.sort_unstable();
+    Some(Current { assigned: kept.into(), revoking: revoking.into(), ..now.clone() })
 }
 
 /// Within an epoch the one before stays known: the member may have missed more than one answer.
@@ -189,6 +202,16 @@ mod tests {
         let done =
             next(&asked, &goal, &Claim::Heartbeat(&some(&[0])), |_| true).expect("known").expect("led on");
         assert_eq!((done.epoch, done.previous_epoch, done.standing), (3, 2, Standing::Stable));
+    }
+
+    #[test]
+    fn one_that_gives_up_already_is_asked_for_what_it_does_not_want_any_more() {
+        let asked = led(&stable(3, &[0, 1, 2]), 4, &[0, 1], &Claim::Unknown, &[]).expect("led on");
+        let goal = Goal { epoch: 4, target: &some(&[1]), wishes_changed: true };
+        let more = next(&asked, &goal, &Claim::Unknown, |_| true).expect("known").expect("led on");
+        assert_eq!((more.epoch, more.standing), (3, Standing::Unrevoked));
+        assert_eq!((numbers(&more.assigned), numbers(&more.revoking)), (vec![1], vec![0, 2]));
+        assert!(next(&more, &goal, &Claim::Unknown, |_| true).expect("known").is_none());
     }
 
     #[test]

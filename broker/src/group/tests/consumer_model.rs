@@ -11,12 +11,15 @@ use ringlog_protocol::ids::TopicPartition;
 
 use super::model::Random;
 use super::support::{Desk, GROUP, topic_id, topics};
-use crate::group::consumer::{ConsumerHeartbeatReply, ConsumerHeartbeatRequest};
+use crate::group::consumer::{ConsumerHeartbeatReply, ConsumerHeartbeatRequest, MemberState};
 use crate::group::*;
 
 /// What members may want: names, and an expression.
 const WISHES: [(&[&str], &str); 5] =
     [(&["orders"], ""), (&["orders", "users"], ""), (&["users"], ""), (&[], "o.*"), (&["users"], "[eo].*")];
+
+/// Copies of requests of one member that are on their way: few, so that each comes often.
+const COPIES_MAX: usize = 5;
 
 /// A member, as it sees itself.
 #[derive(Clone, Default)]
@@ -32,9 +35,12 @@ struct Client {
     waits: Option<Token>,
     /// It does not know whether its last request was heard: it says all.
     says_all: bool,
-    /// Copies of requests that are still on their way. They are lost when the member sends a request after it heard of a later one.
+    /// Copies of requests that are still on their way. Those of the epoch that the member is in are lost when it sends a request after it
+    /// heard of a later one; those of earlier epochs may come at any time.
     copies: Vec<ConsumerHeartbeatRequest>,
     heard_since_copy: bool,
+    /// A copy came with other wishes than the member has now: it says all before it is sure to be understood.
+    misunderstood: bool,
     /// It is away: nothing is sent until it comes back.
     silent: bool,
 }
@@ -154,10 +160,11 @@ impl World {
             return;
         }
         if client.heard_since_copy {
-            client.copies.clear();
+            client.copies.retain(|copy| copy.epoch != client.epoch);
             client.heard_since_copy = false;
         }
         let all = client.epoch == 0 || client.says_all || client.waits.is_some() || says_all;
+        client.misunderstood &= !all;
         let (names, regex) = WISHES[client.wishes];
         let request = ConsumerHeartbeatRequest {
             version: 1,
@@ -173,6 +180,9 @@ impl World {
         };
         client.says_all = false;
         client.copies.push(request.clone());
+        if client.copies.len() > COPIES_MAX {
+            client.copies.remove(0);
+        }
         client.waits = Some(self.desk.ask(|token| Event::ConsumerHeartbeat(token, request)));
     }
 
@@ -181,6 +191,7 @@ impl World {
         if count > 0 {
             let request = self.clients[index].copies.remove(self.random.below(count));
             self.reach("a request came twice");
+            self.clients[index].misunderstood |= request.names.is_some();
             self.desk.ask(|token| Event::ConsumerHeartbeat(token, request));
         }
     }
@@ -258,7 +269,7 @@ impl World {
         client.epoch = reply.epoch;
         let Some(assignment) = reply.assignment else { return };
         let (names, regex) = WISHES[client.wishes];
-        if regex.is_empty() && !client.says_all {
+        if regex.is_empty() && !client.says_all && !client.misunderstood {
             let wanted: BTreeSet<_> = names.iter().map(|name| topic_id(name)).collect();
             assert!(assignment.iter().all(|at| wanted.contains(&at.topic)), "{names:?}: {assignment:?}");
         }
@@ -266,16 +277,19 @@ impl World {
         self.reach("a member was told its part");
     }
 
-    /// What members of the group believe to own. One that was put out and does not know it yet counts for nothing: nobody takes its commits.
+    /// What members of the group believe to own. One whose epoch is none that the group knows it in was put out and does not know it yet:
+    /// nobody takes its commits, and its next heartbeat tells it.
     fn check_owners(&mut self) {
-        let Ok(group) = self.desk.machine.describe_consumers(GROUP) else { return };
-        let epochs: BTreeMap<_, _> =
-            group.members.iter().map(|member| (&member.member, member.epoch)).collect();
+        let Some(group) = self.desk.machine.consumers.get(GROUP) else { return };
+        let is_in = |client: &&Client| {
+            let known = group.state.members.get(&client.name).map(MemberState::standing);
+            known.is_some_and(|known| [known.epoch, known.previous_epoch].contains(&client.epoch))
+        };
         let mut owners = BTreeMap::new();
-        for client in self.clients.iter().filter(|client| epochs.contains_key(&client.name)) {
+        for client in self.clients.iter().filter(is_in) {
             for at in &client.owned {
                 if let Some(other) = owners.insert(*at, &client.name) {
-                    panic!("{other} and {} both own {at:?}: {group:?}", client.name);
+                    panic!("{other} and {} both own {at:?}: {:?}", client.name, group.state);
                 }
             }
         }
@@ -307,8 +321,7 @@ impl World {
         self.desk.slow_computing = false;
         self.desk.commit_all();
         for client in &mut self.clients {
-            client.silent = false;
-            client.copies.clear();
+            (client.silent, client.says_all) = (false, true);
         }
         for _ in 0..100 {
             for index in 0..self.clients.len() {
