@@ -73,6 +73,8 @@ pub struct Core {
     pub connections: Connections,
     /// Of lines about peers that break the protocol: one that does so in a loop must not fill the log.
     pub violation_lines: RefCell<LineLimit>,
+    /// Of lines about requests of groups that were refused for reasons their responses have no field for.
+    pub group_lines: RefCell<LineLimit>,
     readiness: Readiness,
     /// On the controller's core only.
     controller: RefCell<Option<Controller>>,

@@ -157,6 +157,7 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
         recovered: RefCell::new(recovered),
         connections: Connections::default(),
         violation_lines: RefCell::default(),
+        group_lines: RefCell::default(),
         readiness: seat.readiness,
         controller: RefCell::new(None),
         controller_ready: super::Flag::default(),

@@ -4,18 +4,32 @@
 pub mod alter_configs;
 pub mod api_versions;
 pub mod create_topics;
+pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_configs;
+pub mod describe_groups;
 pub mod describe_quorum;
 pub mod fetch;
+pub mod find_coordinator;
+mod group_calls;
+pub mod heartbeat;
 pub mod init_producer_id;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
+pub mod offset_commit;
+pub mod offset_delete;
+pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
 mod reply;
 mod spread;
+pub mod sync_group;
+#[cfg(test)]
+mod tests;
 mod topics;
 pub mod update_features;
 
@@ -135,6 +149,17 @@ pub async fn handle(
         ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
         ApiKey::UpdateFeatures => update_features::handle(core, request).await?,
         ApiKey::DescribeQuorum => describe_quorum::handle(core, connection, request).await?,
+        ApiKey::FindCoordinator => find_coordinator::handle(core, connection, request).await?,
+        ApiKey::JoinGroup => join_group::handle(core, connection, request).await?,
+        ApiKey::SyncGroup => sync_group::handle(core, connection, request).await?,
+        ApiKey::Heartbeat => heartbeat::handle(core, request).await?,
+        ApiKey::LeaveGroup => leave_group::handle(core, request).await?,
+        ApiKey::OffsetCommit => offset_commit::handle(core, request).await?,
+        ApiKey::OffsetFetch => offset_fetch::handle(core, connection, request).await?,
+        ApiKey::OffsetDelete => offset_delete::handle(core, request).await?,
+        ApiKey::DescribeGroups => describe_groups::handle(core, connection, request).await?,
+        ApiKey::ListGroups => list_groups::handle(core, request).await?,
+        ApiKey::DeleteGroups => delete_groups::handle(core, connection, request).await?,
         // `RequestHeader::decode` lets only served APIs through, and a test checks that each has an arm here.
         other => {
             tracing::error!(api = %other, "served by the table, but without a handler");

@@ -52,3 +52,11 @@ pub(super) fn partition(lookup: &TopicLookup, index: i32) -> Result<&TopicImage,
         TopicLookup::Found(_) => Err(ErrorCode::UnknownTopicOrPartition),
     }
 }
+
+/// The code where Kafka looks a name up and finds nothing, whatever the name: not `INVALID_TOPIC_EXCEPTION`.
+pub(super) fn not_found(error: ErrorCode) -> ErrorCode {
+    match error {
+        ErrorCode::InvalidTopicException => ErrorCode::UnknownTopicOrPartition,
+        error => error,
+    }
+}
