@@ -56,6 +56,7 @@ fn log_settings(config: &TopicConfig) -> LogSettings {
         segment_ms: config.segment_ms,
         segment_jitter_ms: config.segment_jitter_ms,
         retention: Retention { age_ms_max: config.retention_ms, bytes_max: config.retention_bytes },
+        compaction: None,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence};
 
 use super::attributes::Attributes;
 use super::crc::crc32c;
+use super::validate::NO_TIMESTAMP;
 
 /// Bytes of the header of a batch v2.
 pub const BATCH_HEADER_BYTES: usize = 61;
@@ -171,6 +172,12 @@ impl BatchHeader {
     #[must_use]
     pub fn next_offset(&self) -> Offset {
         Offset(self.last_offset().0.saturating_add(1))
+    }
+
+    /// The largest timestamp of its records, or -1: a batch that was emptied still states the one that they had.
+    #[must_use]
+    pub fn newest_timestamp(&self) -> i64 {
+        if self.record_count == 0 { NO_TIMESTAMP } else { self.max_timestamp }
     }
 
     /// Writes all 61 bytes, the CRC as this header states it.

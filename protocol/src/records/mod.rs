@@ -4,7 +4,8 @@
 //! arrived, decompression stops at a bound, and nothing is allocated by a promise.
 //!
 //! Reading order: [`attributes`], [`batch`] (the 61-byte header), [`crc`], [`compression`] and its four codecs,
-//! [`reader`] (records of one batch), [`validate`] (what a client's Produce must pass), [`builder`], [`lookup`].
+//! [`reader`] (records of one batch), [`validate`] (what a client's Produce must pass), [`builder`], [`lookup`], [`retain`] (a batch with fewer
+//! records).
 
 pub mod attributes;
 pub mod batch;
@@ -16,6 +17,7 @@ mod gzip;
 pub mod lookup;
 mod lz4;
 pub mod reader;
+pub mod retain;
 mod snappy;
 pub mod validate;
 mod varint;

@@ -171,6 +171,11 @@ impl<'a> Records<'a> {
         }
     }
 
+    /// What is not read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.cursor.rest()
+    }
+
     /// Reads the next record or finds the end. Kept apart from `next` for its `?`.
     fn advance(&mut self) -> Result<Option<Record<'a>>, RecordFault> {
         if self.index >= self.count {

@@ -129,6 +129,7 @@ async fn open_and_read(io: &Io, input: Input) {
         segments,
         covered,
         checkpoint: None,
+        compaction: None,
         damage: None,
     };
     let id = storage.open_log(recovered, LogSettings::KEEP_ALL, &mut |_| {}).await.expect("a healthy disk");

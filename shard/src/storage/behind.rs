@@ -101,7 +101,7 @@ async fn by_reading(inner: &Inner, log: &Log, segment: &mut Segment, info: &Segm
             Ok(Some((walked, batch))) => {
                 let bytes = u32::try_from(batch.len()).expect("the walk bounds a batch by the file");
                 segment.sums.add(walked.position, &batch);
-                segment.note_batch(walked.header.base_offset, bytes, walked.header.max_timestamp);
+                segment.note_batch(walked.header.base_offset, bytes, walked.header.newest_timestamp());
                 inner.core.borrow_mut().counters.scanned_bytes += u64::from(bytes);
                 (end, epoch) = (walked.header.next_offset(), walked.header.leader_epoch);
             }

@@ -49,6 +49,8 @@ impl SumSource {
     async fn load(&self, io: &Io, handle: &SegmentHandle) -> Option<Arc<KnownSums>> {
         match self {
             SumSource::None => None,
+            // Its place was taken by another segment, whose sidecar has its name.
+            SumSource::Sidecar(_) if handle.is_kept_open() => None,
             SumSource::Sidecar(place) => {
                 if let Some(known) = handle.known_sums() {
                     return known;
@@ -61,6 +63,9 @@ impl SumSource {
                         None
                     }
                 };
+                if handle.is_kept_open() {
+                    return None;
+                }
                 handle.keep_sums(known.clone());
                 known
             }

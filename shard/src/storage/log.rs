@@ -11,6 +11,7 @@ use ringlog_protocol::records::batch::BatchHeader;
 
 use super::behind::Behind;
 use super::bypass::Bypass;
+use super::compaction::CompactionMark;
 use super::cuts::Cuts;
 use super::descriptors::OpenFiles;
 use super::log_start::LogStarts;
@@ -153,6 +154,8 @@ pub struct Log {
     pub(crate) bypass: Bypass,
     /// Truncations whose files are not cut yet.
     pub(crate) cuts: Cuts,
+    /// How far it was compacted.
+    pub(crate) compaction: CompactionMark,
     /// Its appends are taken below the reserve of disk space too.
     pub(crate) uses_reserve: bool,
 }
@@ -186,6 +189,7 @@ impl Log {
             behind: Vec::new(),
             bypass: Bypass::default(),
             cuts: Cuts::default(),
+            compaction: CompactionMark::default(),
             uses_reserve: false,
         }
     }
@@ -373,7 +377,7 @@ impl Log {
             "placed where the segment ends"
         );
         let bytes = u32::try_from(batch.bytes.len()).expect("a batch's length field is 31 bits");
-        segment.note_batch(batch.base, bytes, header.max_timestamp);
+        segment.note_batch(batch.base, bytes, header.newest_timestamp());
         self.record.note_batch(batch.position, header.crc);
         self.note_epoch(header.leader_epoch, batch.base);
         self.log_end = batch.end;

@@ -17,6 +17,7 @@ mod checked;
 mod checked_text;
 pub mod checkpoint;
 pub mod checkpoint_file;
+pub mod compaction;
 pub mod core_storage;
 pub(crate) mod cover;
 mod cuts;

@@ -103,6 +103,7 @@ impl CoreStorage {
         log.files = Arc::clone(&inner.files);
         log.folder_is_durable = !recovered.segments.is_empty();
         log.damage = recovered.damage.clone();
+        log.compaction = recovered.compaction.unwrap_or_default();
         log.log_end = first_offset(&mut log, &recovered);
         let trusted = trusted_checkpoint(inner, &log, &recovered, visitor).await;
         if let Some(checkpoint) = trusted {
@@ -214,6 +215,10 @@ async fn is_of_these_files(
         // Of a log that was emptied there: all that is left of it came later.
         let first = recovered.segments.first().map(|info| info.base);
         return first.or(recovered.covered.map(|end| end.offset)) == Some(checkpoint.offset);
+    }
+    if checkpoint.segment_base < log.compaction.compacted_end {
+        // Its positions are those of a segment that was compacted since.
+        return false;
     }
     let info = recovered.segments.iter().find(|info| info.base == checkpoint.segment_base);
     info.is_some_and(|info| info.bytes >= u64::from(checkpoint.position))
@@ -421,7 +426,7 @@ async fn scan_segment(
         }
         let bytes = u32::try_from(header.total_bytes()).expect("the walk bounds a batch by the file");
         segment.sums.add(walked.position, &batch);
-        segment.note_batch(header.base_offset, bytes, header.max_timestamp);
+        segment.note_batch(header.base_offset, bytes, header.newest_timestamp());
         log.record.note_batch(walked.position, header.crc);
         log.record.note_scanned(u64::from(bytes));
         {

@@ -79,6 +79,11 @@ impl RecordState {
         self.recorded = self.recorded.filter(|recorded| recorded.offset <= end);
     }
 
+    /// Segments below `end` were compacted: what was taken down of places in them is no more.
+    pub(crate) fn forget_capture_below(&mut self, end: Offset) {
+        self.capture = self.capture.take().filter(|capture| capture.checkpoint.segment_base >= end);
+    }
+
     /// The log began anew, perhaps at the very offset of a record of the old one.
     pub(super) fn note_begun(&mut self) {
         self.recorded = None;

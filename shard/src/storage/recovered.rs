@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ringlog_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 
 use super::checkpoint_file::PartitionCheckpoint;
+use super::compaction::CompactionMark;
 use super::file_system::NodeFailures;
 use super::recorder::CheckpointPlace;
 use super::space::NodeSpace;
@@ -58,6 +59,8 @@ pub struct RecoveredPartition {
     pub covered: Option<CoveredEnd>,
     /// The newest state of it that a checkpoint holds, whichever core wrote it. Not looked at yet: opening the log does.
     pub checkpoint: Option<Arc<PartitionCheckpoint>>,
+    /// How far it was compacted, as far as its folder remembers.
+    pub compaction: Option<CompactionMark>,
     /// Why the log must take no more writes: what recovery could not restore.
     pub damage: Option<super::Damage>,
 }

@@ -38,6 +38,8 @@ pub(crate) struct SegmentHandle {
     flushed_bytes: AtomicU32,
     /// The segment was cut here: what this handle's holders know of the bytes behind it is no more.
     cut_at: AtomicU32,
+    /// Another file takes its name: this one stays open for those who hold the handle, and its sidecar is no longer its own.
+    is_kept_open: AtomicBool,
     /// What its sidecar says, or that it says nothing, once somebody looked; until the file is closed.
     sums: Mutex<Option<Option<Arc<KnownSums>>>>,
 }
@@ -56,6 +58,7 @@ impl SegmentHandle {
             is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
             cut_at: AtomicU32::new(u32::MAX),
+            is_kept_open: AtomicBool::new(false),
             sums: Mutex::new(None),
         }
     }
@@ -75,6 +78,7 @@ impl SegmentHandle {
             is_unsynced: AtomicBool::new(false),
             flushed_bytes: AtomicU32::new(0),
             cut_at: AtomicU32::new(u32::MAX),
+            is_kept_open: AtomicBool::new(false),
             sums: Mutex::new(None),
         }
     }
@@ -99,6 +103,7 @@ impl SegmentHandle {
             is_unsynced: AtomicBool::new(self.is_unsynced()),
             flushed_bytes: AtomicU32::new(self.flushed_bytes.load(Ordering::Acquire).min(position)),
             cut_at: AtomicU32::new(u32::MAX),
+            is_kept_open: AtomicBool::new(false),
             sums: Mutex::new(None),
         }
     }
@@ -130,9 +135,26 @@ impl SegmentHandle {
         self.files.is_over()
     }
 
+    /// Its name is about to be another file's: once opened it is not closed as long as somebody holds the handle.
+    pub(crate) fn keep_open(&self) {
+        self.is_kept_open.store(true, Ordering::Release);
+    }
+
+    /// It keeps its name after all.
+    pub(crate) fn let_close(&self) {
+        self.is_kept_open.store(false, Ordering::Release);
+    }
+
+    /// Whether another file has its name, or will have.
+    pub(crate) fn is_kept_open(&self) -> bool {
+        self.is_kept_open.load(Ordering::Acquire)
+    }
+
     /// Whether it is open, nothing is lost by closing it, and a descriptor is won.
     pub(crate) fn is_closable(&self) -> bool {
-        self.lock().as_ref().is_some_and(|file| !file.is_shared()) && !self.is_unsynced()
+        !self.is_kept_open()
+            && self.lock().as_ref().is_some_and(|file| !file.is_shared())
+            && !self.is_unsynced()
     }
 
     /// When it was used last, by the count of its core's files.
@@ -143,7 +165,10 @@ impl SegmentHandle {
     /// Closes the file unless that would lose the error of a write, or somebody holds it: its descriptor would stay open and no
     /// longer be counted. Whether it was closed.
     pub(crate) fn close(&self) -> bool {
-        if self.is_unsynced() || self.lock().take_if(|file| !file.is_shared()).is_none() {
+        if self.is_unsynced()
+            || self.is_kept_open()
+            || self.lock().take_if(|file| !file.is_shared()).is_none()
+        {
             return false;
         }
         self.files.note_closed();

@@ -34,6 +34,7 @@ impl SegmentFile {
     pub async fn open(&self, io: &Io) -> io::Result<File> {
         match &self.held {
             Some(file) => Ok(file.clone()),
+            None if self.handle.is_kept_open() => self.handle.open(io).await,
             None => io.open(self.handle.path(), OpenOptions::READ).await,
         }
     }

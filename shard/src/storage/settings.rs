@@ -1,5 +1,6 @@
 //! What a core's storage is told at start. Values only.
 
+use super::compaction::CompactionSettings;
 use super::retention::Retention;
 use super::space::SpaceSettings;
 use crate::journal::JournalSettings;
@@ -61,6 +62,8 @@ pub struct LogSettings {
     pub segment_jitter_ms: i64,
     /// `retention.ms` and `retention.bytes`.
     pub retention: Retention,
+    /// Whether the newest record of each key stays and the others may go (`cleanup.policy` has `compact`), and when.
+    pub compaction: Option<CompactionSettings>,
 }
 
 impl LogSettings {
@@ -71,6 +74,7 @@ impl LogSettings {
         segment_ms: i64::MAX,
         segment_jitter_ms: 0,
         retention: Retention { age_ms_max: None, bytes_max: None },
+        compaction: None,
     };
 }
 

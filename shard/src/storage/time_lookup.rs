@@ -47,7 +47,7 @@ struct FilePart {
 }
 
 fn max_timestamp_of(batch: &TailBatch) -> i64 {
-    BatchHeader::parse_prefix(&batch.bytes).map_or(i64::MIN, |header| header.max_timestamp)
+    BatchHeader::parse_prefix(&batch.bytes).map_or(i64::MIN, |header| header.newest_timestamp())
 }
 
 impl Log {
@@ -166,7 +166,7 @@ impl TimePlan {
             if batch.header.next_offset() > self.limit {
                 return Ok(None);
             }
-            if batch.header.max_timestamp < self.target_ms || batch.header.next_offset() <= self.from {
+            if batch.header.newest_timestamp() < self.target_ms || batch.header.next_offset() <= self.from {
                 continue;
             }
             let bytes = walk.batch_bytes(&batch).await.map_err(of_walk)?;

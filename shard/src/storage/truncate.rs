@@ -150,7 +150,7 @@ impl Search {
                 position: batch.position,
                 end_position: batch.end_position(),
                 max_timestamp: BatchHeader::parse_prefix(&batch.bytes)
-                    .map_or(i64::MIN, |header| header.max_timestamp),
+                    .map_or(i64::MIN, |header| header.newest_timestamp()),
             })
             .collect();
         Some(Search {
@@ -189,7 +189,7 @@ impl Search {
                     end: header.next_offset(),
                     position: walked.position,
                     end_position: walk.position(),
-                    max_timestamp: header.max_timestamp,
+                    max_timestamp: header.newest_timestamp(),
                 };
                 if visit(seen) {
                     return Ok(());
@@ -483,6 +483,7 @@ impl Core {
             last.cut(position, newest);
         }
         log.log_end = place.end;
+        log.compaction.first_dirty = log.compaction.first_dirty.min(place.end);
         log.durable_end = log.durable_end.min(place.end);
         log.epochs.truncate(log.epochs.partition_point(|epoch| epoch.start < place.end));
         log.record.note_truncated(place.end);

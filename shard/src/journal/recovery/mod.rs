@@ -4,6 +4,7 @@
 //! what the new journals begin with. Nothing here knows how many cores there were.
 
 pub mod generation;
+mod partition_folder;
 pub mod plan;
 #[cfg(test)]
 mod plan_tests;

@@ -74,9 +74,21 @@ pub struct PlannedDamage {
 /// and not what recycling left.
 #[must_use]
 pub fn plan_partition(
+    entries: Vec<FoundEntry>,
+    files: &[SegmentInfo],
+    frames_are_missing: bool,
+) -> PartitionPlan {
+    plan_compacted(entries, files, frames_are_missing, 0)
+}
+
+/// [`plan_partition`] of a log that was compacted when the segments held all entries up to the sequence `compacted_through`: none of
+/// those is replayed, even where the synced-to entry that says so was lost with its frame. Their bytes may lie elsewhere by now.
+#[must_use]
+pub fn plan_compacted(
     mut entries: Vec<FoundEntry>,
     files: &[SegmentInfo],
     frames_are_missing: bool,
+    compacted_through: u64,
 ) -> PartitionPlan {
     entries.sort_by_key(|entry| (entry.sequence, entry.carried));
     entries.dedup_by_key(|entry| entry.sequence);
@@ -93,6 +105,7 @@ pub fn plan_partition(
     let files = if plan.remove_folder { &[] } else { files };
     let synced = newest_state(&mut plan, &entries);
     let through = synced.map_or(deleted_at, |synced| synced.through);
+    let through = if plan.remove_folder { through } else { through.max(compacted_through) };
     let tail = last_run(&entries, through);
     let superseded = superseded(&entries);
     let mut replay = Replay::new(plan, synced, files, tail);

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringlog_io::{DirectoryEntry, File, Io, OpenOptions, Priority, Task};
+use ringlog_io::{File, Io, OpenOptions, Priority, Task};
 use ringlog_protocol::ids::{Offset, TopicPartition};
 
 use super::generation::write_core;
-use super::plan::{PartitionPlan, PlannedWrite, SegmentPlan, plan_partition};
+use super::partition_folder::{Folder, list_folders, list_partitions, read_folder};
+use super::plan::{PartitionPlan, PlannedWrite, SegmentPlan, plan_compacted};
 use crate::journal::JournalError;
 use crate::journal::entry::Reference;
 use crate::journal::format::{MANIFEST_NAME, Manifest, ManifestError, generation_name};
@@ -23,13 +24,10 @@ use crate::journal::frame::FrameOrigin;
 use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
 use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
 use crate::storage::durable_folder::make_folder;
-use crate::storage::folder::{
-    DAMAGE_MARKER, REWRITE_SUFFIX, parse_partition_name, parse_segment_name, parse_topic_name,
-    partition_folder, segment_name, sidecar_path, topic_folder,
-};
+use crate::storage::folder::{DAMAGE_MARKER, partition_folder, segment_name, sidecar_path};
 use crate::storage::recorder::{CheckpointPlace, read_checkpoints, remove_old_checkpoints};
 use crate::storage::recovered::{
-    CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery,
+    CoveredEnd, NodeRecovery, RecoveredPartition, RecoveryReport, ShardRecovery,
 };
 use crate::storage::settings::StorageSettings;
 use crate::storage::side_by_side::side_by_side;
@@ -246,64 +244,6 @@ async fn read_generation(
     Ok(entries)
 }
 
-/// Files of a partition's folder.
-#[derive(Clone, Debug, Default)]
-struct Folder {
-    exists: bool,
-    segments: Vec<SegmentInfo>,
-    /// Text of its damage marker.
-    marker: Option<String>,
-    /// Segments that were being written anew. Until such a file takes its segment's name the segment, the journal or both
-    /// hold all of it that was acknowledged.
-    unfinished_rewrites: Vec<PathBuf>,
-}
-
-async fn list_partitions(io: &Io, data: &Path) -> Result<BTreeMap<TopicPartition, Folder>, RecoveryError> {
-    let mut folders = BTreeMap::new();
-    for topic_name in list_folders(io, data).await? {
-        let Some(topic) = parse_topic_name(&topic_name).filter(|topic| !topic.is_zero()) else { continue };
-        let topic_path = topic_folder(data, topic);
-        for name in list_folders(io, &topic_path).await? {
-            let Some(partition) = parse_partition_name(&name) else { continue };
-            let folder = read_folder(io, &topic_path.join(&name)).await?;
-            folders.insert(TopicPartition { topic, partition }, folder);
-        }
-    }
-    Ok(folders)
-}
-
-async fn list(io: &Io, path: &Path) -> Result<Vec<DirectoryEntry>, RecoveryError> {
-    io.list_directory(path).await.map_err(|source| RecoveryError::Io { path: path.to_owned(), source })
-}
-
-async fn list_folders(io: &Io, path: &Path) -> Result<Vec<String>, RecoveryError> {
-    let entries = list(io, path).await?;
-    Ok(entries.into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
-}
-
-async fn read_folder(io: &Io, path: &Path) -> Result<Folder, RecoveryError> {
-    let mut folder = Folder { exists: true, ..Folder::default() };
-    for DirectoryEntry { name, is_directory } in list(io, path).await? {
-        if is_directory {
-            continue;
-        }
-        let file_path = path.join(&name);
-        let failed = |source| RecoveryError::Io { path: file_path.clone(), source };
-        if name == DAMAGE_MARKER {
-            let text = io.read_file(&file_path).await.map_err(failed)?;
-            folder.marker = Some(String::from_utf8_lossy(&text).trim_end().to_owned());
-        } else if let Some(base) = parse_segment_name(&name) {
-            let file = io.open(&file_path, OpenOptions::READ).await.map_err(failed)?;
-            let bytes = io.file_length(&file).await.map_err(failed)?;
-            folder.segments.push(SegmentInfo { base, bytes });
-        } else if name.strip_suffix(REWRITE_SUFFIX).and_then(parse_segment_name).is_some() {
-            folder.unfinished_rewrites.push(file_path);
-        }
-    }
-    folder.segments.sort_by_key(|segment| segment.base);
-    Ok(folder)
-}
-
 /// One partition's share of the work.
 struct Work {
     key: TopicPartition,
@@ -325,7 +265,8 @@ fn plan_all(
     }
     let plan_one = |(key, entries)| {
         let folder = folders.get(&key).cloned().unwrap_or_default();
-        Work { key, plan: plan_partition(entries, &folder.segments, frames_are_missing), folder }
+        let through = folder.compaction.map_or(0, |mark| mark.sequence);
+        Work { key, plan: plan_compacted(entries, &folder.segments, frames_are_missing, through), folder }
     };
     by_key.into_iter().map(plan_one).collect()
 }
@@ -433,6 +374,10 @@ impl PartitionReplay<'_> {
         });
         let had_marker = damage.is_some();
         if !plan.remove_folder {
+            folder
+                .finish_swaps(self.io, &self.folder)
+                .await
+                .map_err(|source| failed(&self.folder, source))?;
             self.remove_rewrites(&folder.unfinished_rewrites).await;
         }
         // All of them before anything is changed: a cut that comes first by place may be found wrong by a later segment.
@@ -470,9 +415,9 @@ impl PartitionReplay<'_> {
         if let Some(damage) = damage.as_ref().filter(|_| !had_marker) {
             self.mark_damaged(damage).await.map_err(|source| failed(&self.folder, source))?;
         }
-        let segments =
-            if self.has_folder { read_folder(self.io, &self.folder).await?.segments } else { Vec::new() };
-        Ok(Some(recovered(key, plan, segments, covered, damage)))
+        let is_there = self.has_folder;
+        let now = if is_there { read_folder(self.io, &self.folder, key).await? } else { Folder::default() };
+        Ok(Some(recovered(key, plan, now, covered, damage)))
     }
 
     async fn remove_folder(&mut self) -> io::Result<()> {
@@ -689,7 +634,7 @@ fn is_equal(present: &Bytes, run: &[PlannedWrite]) -> bool {
 fn recovered(
     key: TopicPartition,
     plan: PartitionPlan,
-    segments: Vec<SegmentInfo>,
+    folder: Folder,
     covered: Option<CoveredEnd>,
     damage: Option<Damage>,
 ) -> RecoveredPartition {
@@ -702,9 +647,10 @@ fn recovered(
         log_start: plan.log_start,
         log_start_sequence: plan.log_start_sequence,
         next_sequence: plan.next_sequence,
-        segments,
+        segments: folder.segments,
         covered,
         checkpoint: None,
+        compaction: folder.compaction,
         damage,
     }
 }

@@ -10,6 +10,8 @@ use ringlog_protocol::ids::{LeaderEpoch, PartitionIndex, TopicId};
 use super::*;
 use crate::journal::entry::OffsetRange;
 use crate::journal::reader::FoundBody;
+use crate::journal::recovery::plan::plan_partition;
+use crate::storage::recovered::SegmentInfo;
 
 const KEY: TopicPartition = TopicPartition { topic: TopicId([3; 16]), partition: PartitionIndex(0) };
 
