@@ -9,6 +9,9 @@
 //! say so are appended with the same event. An answer leaves when all that it rests on is committed. Where an append failed, what it said
 //! is said again with the next event of the group, and answers that rested on it fail.
 //!
+//! What it rests on, as Kafka does: a member that says what it has takes nothing more until it hears the answer. One that does may for a
+//! moment own a partition that it was asked to give up meanwhile and that another was given.
+//!
 //! Where it differs from Kafka, on purpose:
 //! - Members may join again with epoch 0 under their name, and a static member may ask to join twice; neither is fenced.
 //! - What a member says it has counts for what it was asked to give up, and only in the epoch that it is in.
