@@ -27,13 +27,13 @@ pub(super) struct Folder {
     /// hold all of it that was acknowledged.
     pub(super) unfinished_rewrites: Vec<PathBuf>,
     /// Segments that count although their place is not taken yet. `segments` is as if it were.
-    swaps: Vec<Found>,
+    pub(super) swaps: Vec<Found>,
     pub(super) compaction: Option<CompactionMark>,
 }
 
 /// A new segment and the old ones that are still there.
 #[derive(Clone, Debug)]
-struct Found {
+pub(super) struct Found {
     swap: Swap,
     bytes: u64,
     old: Vec<Offset>,

@@ -186,7 +186,9 @@ fn expected(before: &[Bytes], map_end: Offset) -> Vec<Seen> {
         })
         .collect();
     for (_, (offset, _, key, _)) in all.iter().filter(|(_, record)| record.0 < map_end.0) {
-        key.iter().for_each(|key| drop(newest.insert(key.clone(), *offset)));
+        if let Some(key) = key {
+            newest.insert(key.clone(), *offset);
+        }
     }
     let is_left = |(stays, (offset, _, key, _)): &(bool, Seen)| {
         let is_newest = key.as_ref().is_some_and(|key| newest.get(key).is_none_or(|newest| offset >= newest));
