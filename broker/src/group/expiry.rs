@@ -121,7 +121,10 @@ impl GroupMachine {
                 (Some(group), _) => {
                     (group.state == GroupState::Empty && group.pending.is_empty(), kept_since(group))
                 }
-                (None, Some(group)) => (group.is_empty() && !group.dead, Some(KeptSince::Commit)),
+                (None, Some(group)) => {
+                    let empty = group.is_empty() && !group.dead && self.is_settled(&id);
+                    (empty, Some(KeptSince::Commit))
+                }
                 (None, None) => continue,
             };
             let all_gone = self.expire_offsets(&id, kept_since, flying, &mut records);

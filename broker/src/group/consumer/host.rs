@@ -107,11 +107,18 @@ impl GroupMachine {
         let group = self.consumers.get(id)?;
         Some(if group.dead {
             Err((ErrorCode::GroupIdNotFound, format!("group {id} does not exist")))
+        } else if group.is_empty() && !self.is_settled(id) {
+            Err((ErrorCode::CoordinatorNotAvailable, format!("group {id} is being written")))
         } else if group.is_empty() {
             Ok(())
         } else {
             Err((ErrorCode::NonEmptyGroup, format!("group {id} has {} members", group.index.members)))
         })
+    }
+
+    /// Whether all that a consumer group said is in the log. Before that the records that would end it are not known.
+    pub(in crate::group) fn is_settled(&self, id: &str) -> bool {
+        !self.unsure.contains_key(id) && self.clerk.appends_of(id).is_empty()
     }
 
     /// The records that end a consumer group; it takes nothing in until they are in the log. None where there is no such group.
