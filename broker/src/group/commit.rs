@@ -37,7 +37,8 @@ impl GroupMachine {
     }
 
     fn check_commit(&self, request: &CommitRequest) -> Result<CommitRule, ErrorCode> {
-        if request.group.is_empty() || request.group.len() > GROUP_TEXT_BYTES_MAX {
+        // The empty name is that of clients from before groups had members.
+        if request.group.len() > GROUP_TEXT_BYTES_MAX {
             return Err(ErrorCode::InvalidGroupId);
         }
         if let Some(group) = self.consumers.get(&request.group) {

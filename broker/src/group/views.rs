@@ -22,6 +22,10 @@ const CONSUMER_TYPE: &str = "consumer";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OffsetQuery {
     pub group: GroupId,
+    /// Who asks, where a member of a consumer group does; see [`GroupMachine::check_offset_fetch`].
+    pub member: Option<MemberId>,
+    /// -1: not of a member.
+    pub member_epoch: i32,
     /// `None`: all that the group has.
     pub topics: Option<Vec<OffsetQueryTopic>>,
 }
@@ -132,6 +136,13 @@ impl std::ops::Add for Census {
     }
 }
 
+impl OffsetQuery {
+    /// As one asks who is no member.
+    pub fn of_nobody(group: GroupId, topics: Option<Vec<OffsetQueryTopic>>) -> OffsetQuery {
+        OffsetQuery { group, member: None, member_epoch: -1, topics }
+    }
+}
+
 impl GroupMachine {
     /// Counts its groups. Looks at each.
     pub fn census(&self) -> Census {
@@ -150,14 +161,13 @@ impl GroupMachine {
         census
     }
 
-    /// A group's offsets. One that does not exist has none, which is no error (`kafka.md` section 9).
+    /// A group's offsets. One that does not exist has none, which is no error (`kafka.md` section 9), and the empty name is one as any
+    /// other: clients from before groups had members commit to it.
     ///
     /// # Errors
-    /// `INVALID_GROUP_ID` for an empty name.
+    /// Those of [`GroupMachine::check_offset_fetch`].
     pub fn fetch_offsets(&self, query: &OffsetQuery) -> Result<Vec<FetchedTopic>, ErrorCode> {
-        if query.group.is_empty() {
-            return Err(ErrorCode::InvalidGroupId);
-        }
+        self.check_offset_fetch(&query.group, query.member.as_deref(), query.member_epoch)?;
         let known = self.durable().offsets().get(&query.group);
         let Some(asked) = &query.topics else {
             let all = known.into_iter().flatten().map(|(name, partitions)| FetchedTopic {

@@ -39,6 +39,9 @@ const OFFSET_BYTES: usize = 24;
 /// What is asked of one group.
 struct Wanted<'a> {
     group: &'a str,
+    /// Who asks, where a member of a consumer group does.
+    member: Option<&'a str>,
+    member_epoch: i32,
     /// `None`: all that it has.
     topics: Option<Vec<WantedTopic<'a>>>,
 }
@@ -104,7 +107,7 @@ fn wanted<'a>(image: &MetadataImage, asked: &OffsetFetchRequest<'a>, version: i1
             let topics = topics.iter();
             topics.map(|topic| by_name(image, topic.name, &topic.partition_indexes)).collect()
         });
-        return vec![Wanted { group: asked.group_id, topics }];
+        return vec![Wanted { group: asked.group_id, member: None, member_epoch: -1, topics }];
     }
     let groups = asked.groups.iter().map(|group| {
         let topics = group.topics.as_ref().map(|topics| {
@@ -114,7 +117,7 @@ fn wanted<'a>(image: &MetadataImage, asked: &OffsetFetchRequest<'a>, version: i1
             });
             topics.collect()
         });
-        Wanted { group: group.group_id, topics }
+        Wanted { group: group.group_id, member: group.member_id, member_epoch: group.member_epoch, topics }
     });
     groups.collect()
 }
@@ -178,7 +181,12 @@ fn query(wanted: &Wanted<'_>) -> OffsetQuery {
         });
         topics.collect()
     });
-    OffsetQuery { group: Arc::from(wanted.group), topics }
+    OffsetQuery {
+        group: Arc::from(wanted.group),
+        member: wanted.member.map(Arc::from),
+        member_epoch: wanted.member_epoch,
+        topics,
+    }
 }
 
 /// Puts what the machine has beside what it was not asked for.

@@ -24,8 +24,11 @@ fn a_member_commits_in_its_generation_and_nobody_else_does() {
     assert_eq!(desk.commit(of(-1, &one)), ErrorCode::IllegalGeneration);
     assert_eq!(desk.commit(of(2, "stranger")), ErrorCode::UnknownMemberId);
     assert_eq!(desk.commit(of(-1, "")), ErrorCode::UnknownMemberId);
+    // No member is in the group without a name, but offsets may be.
     let nameless = CommitRequest { group: "".into(), ..of(2, &one) };
-    assert_eq!(desk.commit(nameless), ErrorCode::InvalidGroupId);
+    assert_eq!(desk.commit(nameless), ErrorCode::GroupIdNotFound);
+    let nameless = CommitRequest { group: "".into(), ..of(-1, "") };
+    assert_eq!(desk.commit(nameless), ErrorCode::None);
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn metadata_beyond_the_limit_is_refused_for_its_partition_alone() {
     let Some(Reply::CommitOffsets(reply)) = desk.answer(token) else { panic!("no answer") };
     let large = ErrorCode::OffsetMetadataTooLarge;
     assert_eq!(reply.topics[0].partitions, [(0, large), (1, ErrorCode::None), (2, large)]);
-    let all = OffsetQuery { group: GROUP.into(), topics: None };
+    let all = OffsetQuery::of_nobody(GROUP.into(), None);
     let fetched = desk.machine.fetch_offsets(&all).expect("named");
     assert_eq!(fetched[0].partitions.len(), 1);
     assert_eq!(*fetched[0].partitions[0].metadata, *"ü".repeat(4096));
@@ -158,7 +161,7 @@ fn offsets_are_read_by_name_or_all_and_none_is_no_error() {
     commit.topics[0].id = id;
     desk.commit(commit);
     desk.commit(commit_of("users", 7));
-    let all = desk.machine.fetch_offsets(&OffsetQuery { group: GROUP.into(), topics: None }).expect("named");
+    let all = desk.machine.fetch_offsets(&OffsetQuery::of_nobody(GROUP.into(), None)).expect("named");
     let names: Vec<_> = all.iter().map(|topic| (&*topic.name, topic.id)).collect();
     assert_eq!(names, [("orders", id), ("users", TopicId::ZERO)]);
     let offset = &all[0].partitions[0];
@@ -166,7 +169,7 @@ fn offsets_are_read_by_name_or_all_and_none_is_no_error() {
 
     let ask = |id: TopicId| {
         let topic = OffsetQueryTopic { name: "orders".into(), id, partitions: vec![0, 9] };
-        let query = OffsetQuery { group: GROUP.into(), topics: Some(vec![topic]) };
+        let query = OffsetQuery::of_nobody(GROUP.into(), Some(vec![topic]));
         let fetched = desk.machine.fetch_offsets(&query).expect("named");
         fetched[0].partitions.iter().map(|partition| partition.offset).collect::<Vec<_>>()
     };
@@ -175,10 +178,10 @@ fn offsets_are_read_by_name_or_all_and_none_is_no_error() {
     // A topic of that name made since has no offsets.
     assert_eq!(ask(TopicId([6; 16])), [-1, -1]);
     assert_eq!(desk.offset_of("nobody", "orders"), -1);
-    let none = desk.machine.fetch_offsets(&OffsetQuery { group: "nobody".into(), topics: None });
+    let none = desk.machine.fetch_offsets(&OffsetQuery::of_nobody("nobody".into(), None));
     assert_eq!(none, Ok(Vec::new()));
-    let nameless = desk.machine.fetch_offsets(&OffsetQuery { group: "".into(), topics: None });
-    assert_eq!(nameless, Err(ErrorCode::InvalidGroupId));
+    let nameless = desk.machine.fetch_offsets(&OffsetQuery::of_nobody("".into(), None));
+    assert_eq!(nameless, Ok(Vec::new()));
 }
 
 #[test]

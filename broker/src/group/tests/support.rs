@@ -304,7 +304,7 @@ impl Desk {
 
     pub fn offset_of(&self, group: &str, topic: &str) -> i64 {
         let asked = OffsetQueryTopic { name: topic.into(), id: Default::default(), partitions: vec![0] };
-        let query = OffsetQuery { group: group.into(), topics: Some(vec![asked]) };
+        let query = OffsetQuery::of_nobody(group.into(), Some(vec![asked]));
         self.machine.fetch_offsets(&query).expect("named")[0].partitions[0].offset
     }
 

@@ -192,3 +192,14 @@ fn an_answer_that_grows_too_large_leaves_out_whole_groups_and_says_so() {
     let refused = fit(found(), &mut room_bytes);
     assert_eq!((refused.error, refused.topics.len(), room_bytes), (ErrorCode::InvalidRequest, 0, 1));
 }
+
+#[test]
+fn a_member_of_a_consumer_group_says_who_it_is_from_version_9_on() {
+    let (image, _) = image_of(&[]);
+    let asked = OffsetFetchRequestGroup { member_id: Some("m"), member_epoch: 7, ..group("g", None) };
+    let asked = OffsetFetchRequest { groups: vec![asked], ..OffsetFetchRequest::default() };
+    let said = query(&wanted(&image, &asked, 9)[0]);
+    assert_eq!((said.member.as_deref(), said.member_epoch), (Some("m"), 7));
+    let nobody = query(&wanted(&image, &one_group(None), 7)[0]);
+    assert_eq!((nobody.member, nobody.member_epoch), (None, -1));
+}
