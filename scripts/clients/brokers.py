@@ -37,9 +37,9 @@ class External:
 class Kafka(External):
     """Apache Kafka under a name of its own, so that a peer that runs already is left alone."""
 
-    def __init__(self, script, name=None):
+    def __init__(self, script, name=None, options=()):
         super().__init__(None)
-        self.script, self.name = script, name or f"scripts-{os.getpid()}"
+        self.script, self.name, self.options = script, name or f"scripts-{os.getpid()}", options
 
     def _call(self, command, *options):
         done = subprocess.run([self.script, command, "--name", self.name, *options], capture_output=True, text=True)
@@ -48,7 +48,7 @@ class Kafka(External):
         return done.stdout.strip()
 
     def start(self, shards=None):
-        self.address = self._call("start")
+        self.address = self._call("start", *self.options)
         words = self._call("status").split()
         self.pid, self.data = int(words[words.index("pid") + 1]), words[words.index("data") + 1]
 
