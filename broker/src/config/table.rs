@@ -53,7 +53,7 @@ const NAME: Kind = Kind::Text { bytes_max: 249 };
 const ONE_NODE: &str = "clusters of several brokers are not built yet";
 const SECURITY: &str = "only PLAINTEXT is built so far; TLS and SASL are not";
 const COMPACTION: &str = "compaction is not built yet";
-const GROUPS: &str = "consumer groups are not built yet";
+const SHARE_GROUPS: &str = "share groups are not built yet";
 const TRANSACTIONS: &str = "transactions are not built yet";
 const THREADS: &str =
     "there are no such threads here: one thread runs each shard; set ringlog.shards instead";
@@ -540,47 +540,67 @@ pub(super) const ALL: &[Key] = &[
     not_built("num.io.threads", integer(1, I32_MAX), "8", THREADS, "Kafka's request handler threads."),
     not_built("background.threads", integer(1, I32_MAX), "10", THREADS, "Kafka's background threads."),
     // ---- groups and transactions
-    not_built(
+    built(
         "offsets.topic.num.partitions",
-        integer(1, I32_MAX),
+        integer(1, 10_000),
         "50",
-        GROUPS,
-        "Partitions of the offsets topic.",
+        "Partitions of the topic in which groups keep members and offsets. Holds when it is made, at the first use of a group.",
     ),
     not_built(
         "offsets.topic.replication.factor",
         integer(1, 32_767),
         "1",
-        GROUPS,
+        ONE_NODE,
         "Replicas of the offsets topic; one here, since there is one broker.",
     ),
-    not_built(
+    built(
+        "offsets.topic.segment.bytes",
+        bytes(KIB * KIB, I32_MAX),
+        "100MiB",
+        "Size of one segment of the offsets topic. Holds when it is made.",
+    ),
+    built(
         "offsets.retention.minutes",
         integer(1, I32_MAX),
         "10080",
-        GROUPS,
-        "How long the offsets of an empty group stay.",
+        "How long the offsets of a group stay after its last member left, or after their commit where it never had members, in \
+         minutes.",
     ),
-    not_built(
+    built(
+        "offsets.retention.check.interval.ms",
+        milliseconds(1, i64::MAX),
+        "600000",
+        "How often offsets and groups that nobody needs any more are looked for.",
+    ),
+    built(
+        "offset.metadata.max.bytes",
+        integer(0, I32_MAX),
+        "4096",
+        "Longest text that a consumer may commit with an offset, counted as Kafka does, in UTF-16 units.",
+    ),
+    built(
         "group.initial.rebalance.delay.ms",
         milliseconds(0, I32_MAX),
         "3000",
-        GROUPS,
-        "Wait for more members of a new group.",
+        "How long a group without members waits for more of them after the first, so that they share its partitions at once.",
     ),
-    not_built(
+    built(
         "group.min.session.timeout.ms",
         milliseconds(0, I32_MAX),
         "6000",
-        GROUPS,
-        "Shortest session timeout of a member.",
+        "Shortest session timeout that a member may ask for.",
     ),
-    not_built(
+    built(
         "group.max.session.timeout.ms",
         milliseconds(0, I32_MAX),
         "1800000",
-        GROUPS,
-        "Longest session timeout of a member.",
+        "Longest session timeout that a member may ask for.",
+    ),
+    built(
+        "group.max.size",
+        integer(1, I32_MAX),
+        "2147483647",
+        "Most members of one group. This build takes 10,000 at most, whatever is set.",
     ),
     not_built(
         "transaction.state.log.num.partitions",
@@ -607,14 +627,14 @@ pub(super) const ALL: &[Key] = &[
         "share.coordinator.state.topic.replication.factor",
         integer(1, 32_767),
         "1",
-        GROUPS,
+        SHARE_GROUPS,
         "Replicas of the share state topic; one here, since there is one broker.",
     ),
     not_built(
         "share.coordinator.state.topic.min.isr",
         integer(1, 32_767),
         "1",
-        GROUPS,
+        SHARE_GROUPS,
         "min.insync.replicas of the share state topic.",
     ),
     not_built(

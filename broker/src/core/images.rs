@@ -9,6 +9,7 @@ use ringlog_shard::storage::{LogSettings, Retention};
 use ringlog_shard::store::Opening;
 
 use super::Core;
+use super::groups::upkeep;
 use crate::controller::{METADATA_PARTITION, MetadataImage, TopicImage};
 use crate::topic_config::TopicConfig;
 
@@ -38,13 +39,14 @@ pub async fn apply(core: &Rc<Core>, image: Arc<MetadataImage>) {
     }
     core.store.open(openings).await;
     // Published after the partitions lead: a request that finds the topic finds its partitions.
-    *core.image.borrow_mut() = image;
+    *core.image.borrow_mut() = Arc::clone(&image);
+    upkeep::follow(core, &previous, &image);
     if first {
         put_strays_aside(core).await;
     }
 }
 
-fn own_keys(core: &Core, topic: &TopicImage) -> impl Iterator<Item = TopicPartition> + use<> {
+pub(super) fn own_keys(core: &Core, topic: &TopicImage) -> impl Iterator<Item = TopicPartition> + use<> {
     let (me, core_count) = (core.id.0, core.core_count);
     topic.partitions().filter(move |key| core_of(*key, core_count) == me)
 }

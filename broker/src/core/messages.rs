@@ -11,6 +11,7 @@ use ringlog_shard::partition::IncomingBatch;
 use ringlog_shard::storage::{EpochEnd, LogPiece};
 
 use super::epochs::{EpochPart, EpochResult, ReaderEpochs};
+use super::groups::{GroupRequest, GroupResponse};
 use super::quorum::QuorumState;
 use crate::controller::{ControllerReply, ControllerRequest, MetadataImage};
 use crate::observe::StageTimes;
@@ -61,6 +62,8 @@ pub enum CoreRequest {
     ConnectionClosed {
         peer: std::net::IpAddr,
     },
+    /// Answered at once.
+    Groups(GroupRequest),
     /// To the controller's core: answer once the controller runs and every core has its image.
     ControllerReady,
     /// Going down, first step: stop reading, let what is in flight finish.
@@ -84,6 +87,7 @@ pub enum CoreReply {
     EpochEnds(Vec<EpochResult>),
     Quorum(Result<QuorumState, ErrorCode>),
     Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
+    Groups(GroupResponse),
     Done,
 }
 
@@ -286,6 +290,7 @@ mod tests {
             | CoreRequest::WatchFired { .. }
             | CoreRequest::CancelWatch { .. }
             | CoreRequest::FetchSession(..)
+            | CoreRequest::Groups(_)
             | CoreRequest::Adopt(_)
             | CoreRequest::ConnectionClosed { .. } => 0,
             // Wait for the target's own device and nothing else.

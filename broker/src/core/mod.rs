@@ -45,6 +45,7 @@ use crate::process::rate_limit::LineLimit;
 use crate::process::stop::Readiness;
 use crate::server::connections::Connections;
 use controller_host::ProducerIds;
+use groups::Groups;
 use messages::CoreMesh;
 use serve::ProduceBacklog;
 use session_parts::SessionParts;
@@ -96,6 +97,7 @@ pub struct Core {
     /// On the acceptor's core only. Dropping one stops it.
     acceptors: RefCell<Vec<Task<()>>>,
     sweeper: RefCell<Option<Task<()>>>,
+    groups: Groups,
     draining: Cell<bool>,
     drain_watchers: Watchers,
     ended: Flag,

@@ -47,6 +47,7 @@ fn publish(core: &Core) {
         gauges: gauges(core),
         io: io_figures(core),
         storage: storage_figures(core),
+        groups: core.groups().figures(),
         ailments: ailments(core),
     });
 }

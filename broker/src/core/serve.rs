@@ -19,7 +19,7 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, delete_records, ends, epochs, images, quorum, refusals, session_parts, start};
+use super::{Core, delete_records, ends, epochs, groups, images, quorum, refusals, session_parts, start};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -70,17 +70,16 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::DeleteRecords { parts, timeout } => answer(&core, responder, async move |core| {
             CoreReply::DeleteRecords(delete_records::delete_records(core, &parts, timeout).await)
         }),
-        CoreRequest::Controller(request) => {
-            let io = core.io.clone();
-            io.spawn(Priority::Foreground, async move {
-                let controller = core.controller.borrow().clone();
-                let controller = controller.expect("asked on the controller's core after it started");
-                responder.respond(CoreReply::Controller(controller.run(request).await));
-            })
-            .detach();
-        }
+        CoreRequest::Controller(request) => answer(&core, responder, async move |core| {
+            let controller = core.controller.borrow().clone();
+            let controller = controller.expect("asked on the controller's core after it started");
+            CoreReply::Controller(controller.run(request).await)
+        }),
         CoreRequest::ApplyImage(image) => {
             later(&core, responder, async |core| images::apply(core, image).await)
+        }
+        CoreRequest::Groups(request) => {
+            responder.respond(CoreReply::Groups(groups::serve(&core, request, from)));
         }
         CoreRequest::ControllerReady => {
             later(&core, responder, async |core| core.controller_ready.wait().await)

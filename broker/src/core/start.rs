@@ -23,6 +23,7 @@ use ringlog_shard::storage::{CoreStorage, Damage, ShardRecovery, StorageError, S
 use ringlog_shard::store::Store;
 use ringlog_shard::waiters::{Watch, Watchers};
 
+use super::groups::{Groups, upkeep};
 use super::messages::{CoreReply, CoreRequest};
 use super::session_parts::SessionParts;
 use super::watches::{ForeignWatches, HomeWatches};
@@ -112,6 +113,8 @@ pub async fn run(io: Io, mut seat: CoreSeat) -> Result<(), StartError> {
     core.io.spawn(Priority::Background, async move { store.keep_retention(period).await }).detach();
     let (storage, rate) = (core.store.storage().clone(), core.config.limits.scrub_bytes_per_second);
     core.io.spawn(Priority::Background, async move { storage.keep_scrubbing(rate).await }).detach();
+    core.io.spawn(Priority::Foreground, Groups::keep_time(Rc::clone(&core))).detach();
+    core.io.spawn(Priority::Background, upkeep::keep_expiring(Rc::clone(&core))).detach();
     if core.id == core.controller_core() {
         start_controller(&core, cluster_id).await?;
     }
@@ -142,6 +145,7 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
     let egress = Egress::new(mode, seat.memory_bytes / EGRESS_PINNED_MEMORY_DIVISOR);
     let observer = ShardObserver::new(mesh.core().0, seat.publisher, io.monotonic_now().as_nanos());
     let fetch_sessions = seat.config.limits.fetch_sessions_max.div_ceil(seat.core_count) as usize;
+    let groups = Groups::new(&seat.config.groups, io.hasher());
     let core = Rc::new(Core {
         id: mesh.core(),
         core_count: seat.core_count,
@@ -172,6 +176,7 @@ async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
         foreign_watches: ForeignWatches::new(),
         acceptors: RefCell::default(),
         sweeper: RefCell::default(),
+        groups,
         draining: Cell::new(false),
         drain_watchers: Watchers::default(),
         ended: super::Flag::default(),
@@ -297,6 +302,7 @@ pub async fn drain(core: &Rc<Core>) {
     core.drain_watchers.attention();
     core.connections.stop_reading();
     let deadline = core.io.monotonic_now() + Duration::from_millis(DRAIN_MS_MAX);
+    upkeep::drain(core, deadline).await;
     while core.connections.count() > 0 && core.io.monotonic_now() < deadline {
         core.io.sleep(Duration::from_millis(5)).await;
     }

@@ -10,7 +10,9 @@ use ringlog_protocol::error_code::ErrorCode;
 use super::flight::{FlightKind, FlightRecorder};
 use super::metrics::ShardMetrics;
 use super::slow::{ClientId, SlowRequest, SlowRequests};
-use super::snapshot::{IoFigures, ShardGauges, ShardSnapshot, SnapshotPublisher, StorageFigures};
+use super::snapshot::{
+    GroupFigures, IoFigures, ShardGauges, ShardSnapshot, SnapshotPublisher, StorageFigures,
+};
 use super::stage::StageClock;
 
 /// A request from which this much time or more is the broker's own also enters the flight record.
@@ -52,6 +54,7 @@ pub struct Published {
     pub gauges: ShardGauges,
     pub io: IoFigures,
     pub storage: StorageFigures,
+    pub groups: GroupFigures,
     pub ailments: Vec<String>,
 }
 
@@ -119,6 +122,7 @@ impl ShardObserver {
             gauges: published.gauges,
             io: published.io,
             storage: published.storage,
+            groups: published.groups,
             ailments: published.ailments,
             slow: slow.slowest(),
             flight: self.flight.events(),
@@ -154,8 +158,9 @@ mod tests {
         assert_eq!(slot.read().metrics.received_bytes, 0);
         let gauges = ShardGauges { connections: 1, ..ShardGauges::default() };
         let (io, storage) = (IoFigures::default(), StorageFigures::default());
+        let groups = GroupFigures::default();
         let ailments = vec!["ill".to_owned()];
-        observer.publish(Published { now_ns: 20, now_ms: 30, gauges, io, storage, ailments });
+        observer.publish(Published { now_ns: 20, now_ms: 30, gauges, io, storage, groups, ailments });
         let shown = slot.read();
         assert_eq!((shown.metrics.received_bytes, shown.metrics.connections_accepted), (7, 1));
         assert_eq!((shown.gauges.connections, shown.published_at_ms), (1, 30));

@@ -20,6 +20,7 @@ pub struct ShardSnapshot {
     pub gauges: ShardGauges,
     pub io: IoFigures,
     pub storage: StorageFigures,
+    pub groups: GroupFigures,
     /// Why the shard serves only part of what it should; empty in health.
     pub ailments: Vec<String>,
     /// Slowest first.
@@ -116,6 +117,28 @@ pub struct StorageFigures {
     pub scrub_age_seconds: u64,
     /// 1 once a failed journal write stopped this core's writes.
     pub poisoned: bool,
+}
+
+/// What the consumer groups of this core come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupFigures {
+    pub empty: u64,
+    pub preparing: u64,
+    pub completing: u64,
+    pub stable: u64,
+    pub dead: u64,
+    /// Of all groups.
+    pub members: u64,
+    /// Memory of groups and offsets, estimated.
+    pub bytes: u64,
+    /// Calls of this core's connections, and of others at this core's machines, that wait for their answer.
+    pub calls_waiting: u64,
+    pub offsets_committed: u64,
+    /// Offsets and groups that nobody needed any more.
+    pub records_expired: u64,
+    pub loads: u64,
+    pub loads_failed: u64,
+    pub load_ns: u64,
 }
 
 /// The side of the shard. Clones write the same slot; only one shard publishes in it.

@@ -8,12 +8,6 @@ use crate::controller::request::{CreateTopics, CreatedTopic, NewTopic};
 use crate::controller::{ControllerReply, ControllerRequest, OFFSETS_TOPIC_NAME};
 use crate::core::Core;
 
-/// Kafka's `offsets.topic.num.partitions`.
-const PARTITION_COUNT: i32 = 50;
-
-/// Kafka's `offsets.topic.segment.bytes`.
-const SEGMENT_BYTES: i32 = 104_857_600;
-
 /// The partition of `__consumer_offsets` that holds the group; `None` while the topic does not exist.
 pub fn partition_of(core: &Core, group: &str) -> Option<i32> {
     let image = core.image();
@@ -36,14 +30,15 @@ pub async fn ensure_offsets_topic(core: &Rc<Core>) -> Result<(), ErrorCode> {
     if core.image().topic(OFFSETS_TOPIC_NAME).is_some() {
         return Ok(());
     }
+    let config = &core.config.groups;
     let configs = [
         ("cleanup.policy", "compact".to_owned()),
         ("compression.type", "producer".to_owned()),
-        ("segment.bytes", SEGMENT_BYTES.to_string()),
+        ("segment.bytes", config.topic_segment_bytes.to_string()),
     ];
     let topic = NewTopic {
         name: OFFSETS_TOPIC_NAME.to_owned(),
-        partition_count: PARTITION_COUNT,
+        partition_count: config.topic_partitions,
         replication_factor: 1,
         assignments: Vec::new(),
         configs: configs.into_iter().map(|(key, value)| (key.to_owned(), Some(value))).collect(),

@@ -12,7 +12,7 @@ use super::*;
 use crate::config::load::Sources;
 use crate::config::typed::Account;
 use crate::observe::observer::Published;
-use crate::observe::snapshot::{IoFigures, ShardGauges, StorageFigures};
+use crate::observe::snapshot::{GroupFigures, IoFigures, ShardGauges, StorageFigures};
 use crate::observe::{ShardObserver, flight::FlightKind};
 use crate::process::plan::{NodePlan, ServingListener};
 
@@ -30,7 +30,15 @@ fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
         let observer = ShardObserver::new(shard.index, shard.publisher, 0);
         observer.event(5, FlightKind::ShardStarted, [0, 0]);
         let (gauges, io, storage) = (ShardGauges::default(), IoFigures::default(), StorageFigures::default());
-        observer.publish(Published { now_ns: 1, now_ms: 1, gauges, io, storage, ailments: Vec::new() });
+        observer.publish(Published {
+            now_ns: 1,
+            now_ms: 1,
+            gauges,
+            io,
+            storage,
+            groups: GroupFigures::default(),
+            ailments: Vec::new(),
+        });
     }
     let bound = plan.listeners[0];
     Ok(RunningNode {
