@@ -666,7 +666,10 @@ impl MetadataImage {
                 partition_count,
                 replication_factor: 1,
                 overrides: crate::config::layers::Overrides::new(),
-                config: TopicConfig::resolve(&crate::topic_config::tests::defaults(), &crate::config::layers::Overrides::new()),
+                config: TopicConfig::resolve(
+                    &crate::topic_config::tests::defaults(),
+                    &crate::config::layers::Overrides::new(),
+                ),
             };
             image.partitions += u64::from(partition_count.unsigned_abs());
             image.replace_topic(Arc::new(topic));
