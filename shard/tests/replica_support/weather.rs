@@ -95,7 +95,9 @@ pub fn step(cluster: &Rc<Cluster>, climate: &Climate) {
             .disk()
             .slow_down(1 + random() % 20, Duration::from_millis(1 + random() % 30));
     }
-    if chance(climate.failing_syncs) {
+    // Only while it serves: a start that cannot sync what it replays fails, or calls the partition damaged, and is right; that is for an
+    // operator to mend. The crash seeds of the storage play it.
+    if chance(climate.failing_syncs) && cluster.store(place).is_some() {
         cluster.nodes[place].host.disk().fail_syncs(4 + random() % 20);
         cluster.count("syncs fail");
     }
