@@ -29,6 +29,7 @@ impl Group {
         let offer = SnapshotOffer {
             log_start: self.log.start,
             log_end: self.high_watermark,
+            first_epoch: self.log.epoch_at(self.log.start),
             last_epoch: self.log.epoch_before(self.high_watermark),
             configuration: self.hard_state.configuration.clone(),
         };
@@ -57,8 +58,9 @@ impl Group {
         }
         let reconciled = self.hard_state.log_term == self.hard_state.term;
         let copied = self.following.copied.is_some_and(|copied| copied.log_end >= offer.log_end);
-        // An offer that was long on its way: this log is further by now, and what it acknowledged must not be cut.
-        if copied || self.high_watermark > offer.log_end || reconciled && self.log.end >= offer.log_end {
+        // The leader knew an older state of this log, or the offer was long on its way. What is acknowledged here, perhaps unheard
+        // yet, must not go; and probing from the end of this log cannot lead below the leader's start.
+        if copied || self.reaches_into(&offer) || reconciled && self.log.end >= offer.log_end {
             let installed = Body::SnapshotReply { installed: true, log_end: self.log.end };
             effects.push(self.send(from, installed));
             return;
@@ -66,6 +68,13 @@ impl Group {
         let (term, log_end) = (self.hard_state.term, offer.log_end);
         self.following.copying = Some(Box::new(Copying { from, term, log_end }));
         effects.push(Effect::FetchSnapshot { from, offer });
+    }
+
+    /// Whether this log holds all below the leader's start, and the record there: committed ones are the same everywhere, and two
+    /// records with one epoch at one offset have equal logs before them.
+    fn reaches_into(&self, offer: &SnapshotOffer) -> bool {
+        let first = self.log.epoch_at(offer.log_start);
+        self.high_watermark >= offer.log_start || first.is_some() && first == offer.first_epoch
     }
 
     /// The copy replaced the log, its records are durable. The log term stays: this log is a part of that leader's now, not yet all of

@@ -156,6 +156,9 @@ pub struct SnapshotOffer {
     pub log_start: Offset,
     /// Exclusive: where the copy ends.
     pub log_end: Offset,
+    /// Epoch of the record at `log_start`, if there is one. A log that holds that epoch there is the same up to there, and is fed
+    /// by appends.
+    pub first_epoch: Option<LeaderEpoch>,
     /// Epoch of the last record below `log_end`.
     pub last_epoch: Option<LeaderEpoch>,
     pub configuration: Arc<Configuration>,

@@ -270,6 +270,7 @@ fn a_strangers_message_is_counted_and_never_obeyed() {
     let offer = SnapshotOffer {
         log_start: Offset(900),
         log_end: Offset(901),
+        first_epoch: None,
         last_epoch: None,
         configuration: Arc::new(Configuration::alone(STRANGER)),
     };

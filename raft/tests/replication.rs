@@ -7,7 +7,7 @@ use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_raft::configuration::Change;
 use ringlog_raft::effect::{Refusal, StepDownReason};
 use ringlog_raft::ids::{Term, Token};
-use ringlog_raft::message::{AppendOutcome, Body};
+use ringlog_raft::message::{AppendOutcome, Body, SnapshotOffer};
 use ringlog_raft::{Effect, Event};
 use support::script::{ELECTION_MS, Stage, append, replica};
 
@@ -305,6 +305,24 @@ fn a_follower_below_the_log_start_is_offered_a_copy() {
         _ => None,
     });
     assert_eq!(fetch, Some((1, 6, 8)));
+}
+
+/// Found by the simulation of partitions: such a follower threw away what it had acknowledged, and had to begin below its own start.
+#[test]
+fn a_follower_that_holds_the_leaders_first_record_takes_no_copy() {
+    for (first_epoch, takes) in [(1, false), (4, true)] {
+        let mut stage = Stage::of_disks(5, &[(5, 1, &[]), (5, 1, &[]), (4, 1, &[1, 1, 1, 4])]);
+        let configuration = stage.group(1).configuration().clone().into();
+        let (log_start, log_end) = (Offset(2), Offset(4));
+        let (first_epoch, last_epoch) = (Some(LeaderEpoch(first_epoch)), None);
+        let offer = SnapshotOffer { log_start, log_end, first_epoch, last_epoch, configuration };
+        let offered = stage.says(1, 3, 5, Body::SnapshotOffer(offer));
+        stage.delivers(offered, &[]);
+        let told = &stage.actor(3).told;
+        assert_eq!(told.iter().any(|told| matches!(told, Effect::FetchSnapshot { .. })), takes);
+        let installed = Body::SnapshotReply { installed: true, log_end: Offset(4) };
+        assert_eq!(stage.sent.iter().any(|sent| sent.body == installed), !takes, "it is fed from its end");
+    }
 }
 
 #[test]

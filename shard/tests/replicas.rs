@@ -49,6 +49,16 @@ mod sound {
         }
     }
 
+    /// In the first three a follower restarts in the midst of a batch, or is offered a copy of what it has; in the fourth the
+    /// leader cannot commit before its follower has a copy of more than the leader knows to be committed.
+    #[test]
+    fn a_follower_whose_start_lies_within_the_leaders_first_batch_catches_up() {
+        for seed in [72, 364, 753, 438] {
+            let played = play(seed);
+            assert!(played.violations.is_empty(), "RINGLOG_SEED={seed}: {:#?}", played.violations);
+        }
+    }
+
     #[test]
     fn one_seed_is_one_run() {
         assert_eq!(play(3), play(3));

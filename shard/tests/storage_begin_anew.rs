@@ -1,5 +1,6 @@
-//! A log that begins anew: whatever the moment of a crash, a start finds the old log or the new one with what was acknowledged of
-//! it, whatever the number of cores; never a mixture, never damage.
+//! A log that begins anew, behind its end or below it, also within what is one batch elsewhere: whatever the moment of a crash, a
+//! start finds the old log or the new one with what was acknowledged of it, whatever the number of cores; never a mixture, never
+//! damage, and never a start that went back.
 
 mod storage_support;
 
@@ -21,11 +22,15 @@ use storage_support::{
 
 const SETTINGS: [StorageSettings; 2] = [SMALL, StorageSettings { bypass_bytes: 3000, ..SMALL }];
 const LONGEST: Duration = Duration::from_secs(60);
-/// Where the new log begins.
+/// Where the new log begins, where nothing else is said.
 const START: Offset = Offset(1000);
 
 fn append(storage: &CoreStorage, id: LogId, value_bytes: usize, salt: u64) -> Bytes {
     let base = storage.log(id).log_end();
+    append_at(storage, id, base, value_bytes, salt)
+}
+
+fn append_at(storage: &CoreStorage, id: LogId, base: Offset, value_bytes: usize, salt: u64) -> Bytes {
     let batch = batch(base, 2, value_bytes, salt);
     let bytes = batch.bytes.clone();
     storage.append(id, batch).expect("append");
@@ -40,10 +45,9 @@ fn a_log_that_begins_anew_has_nothing_of_before_and_goes_on_at_its_start() {
         for salt in 0..5 {
             append(&storage, id, 100, salt);
         }
-        for start in [9, 1] {
-            let refused = storage.begin_anew(id, Offset(start)).await.expect_err("not behind the end");
-            assert!(matches!(refused, TruncateError::NotBeyondEnd { log_end: Offset(10), .. }), "{refused}");
-        }
+        storage.advance_log_start(id, Offset(3)).expect("open");
+        let refused = storage.begin_anew(id, Offset(2)).await.expect_err("below the start");
+        assert!(matches!(refused, TruncateError::BelowLogStart { log_start: Offset(3), .. }), "{refused}");
         assert_eq!(storage.log(id).log_end(), Offset(10), "it is as it was");
         storage.begin_anew(id, START).await.expect("begun");
         {
@@ -98,9 +102,75 @@ fn the_old_files_go_and_the_new_one_is_named_by_the_start() {
     });
 }
 
-/// One life: an old log of three segments, partly unflushed; then the new one.
-#[derive(Default)]
+#[test]
+fn a_log_emptied_within_a_batch_takes_that_batch_whole_and_its_start_stays() {
+    on_driver(|io| async move {
+        let storage = CoreStorage::start_ephemeral(io.clone(), StorageSettings::DEV);
+        let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
+        for salt in 0..5 {
+            append(&storage, id, 100, salt);
+        }
+        storage.begin_anew(id, Offset(7)).await.expect("begun below its end");
+        for round in 0..2 {
+            let takes = |base, end| storage.log(id).takes(Offset(base), Offset(end));
+            assert!(takes(7, 9) && takes(6, 8) && takes(5, 20), "round {round}");
+            assert!(!takes(8, 9) && !takes(5, 7) && !takes(6, 6) && !takes(7, 7), "round {round}");
+            let bytes = append_at(&storage, id, Offset(6), 100, 9);
+            assert!(!storage.log(id).takes(Offset(7), Offset(9)), "it is empty no more");
+            assert_eq!((storage.log(id).log_start(), storage.log(id).log_end()), (Offset(7), Offset(8)));
+            let epoch = EpochStart { epoch: LeaderEpoch(1), start: Offset(7) };
+            assert_eq!(storage.log(id).epochs(), [epoch]);
+            assert_eq!(read_all(&io, &storage, id, 1000).await, bytes);
+            assert!(storage.plan_read(id, Offset(6), Offset(8), 100, true).is_err(), "out of range");
+            // The batch that holds the start goes, and the start stays.
+            assert_eq!(storage.truncate(id, Offset(7)).await.expect("cut").end, Offset(7));
+            assert_eq!((storage.log(id).log_start(), storage.log(id).log_end()), (Offset(7), Offset(7)));
+        }
+    });
+}
+
+/// A synced-to names where that batch begins, as where the segments end, and then only a reference told of the batch.
+#[test]
+fn a_start_that_finds_no_trace_of_the_batch_that_holds_the_logs_start_keeps_the_start() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let directory = open_directory(&io, folder.path()).await;
+        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
+        storage.begin_anew(id, START).await.expect("begun");
+        storage.checkpoint().await.expect("checkpoint");
+        drop(storage);
+        drop(directory);
+        let directory = open_directory(&io, folder.path()).await;
+        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let mut recovered = storage.take_recovered().pop().expect("the log");
+        let covered = recovered.covered.as_mut().expect("known");
+        assert_eq!((covered.offset, covered.position), (START, 0));
+        (covered.offset, covered.segment_base) = (Offset(999), Offset(999));
+        let id = storage.open_log(recovered, SEGMENTS_OF_64K, &mut |_| {}).await.expect("open");
+        assert_eq!((storage.log(id).log_start(), storage.log(id).log_end()), (START, START));
+        assert_eq!(storage.log(id).damage(), None);
+        append_at(&storage, id, Offset(999), 100, 1);
+        assert_eq!((storage.log(id).log_start(), storage.log(id).log_end()), (START, Offset(1001)));
+    });
+}
+
+/// Where the new log begins, and where its first batch does.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: Offset,
+    first_base: Offset,
+}
+
+const BEHIND_THE_END: Place = Place { start: START, first_base: START };
+const WITHIN_A_BATCH: Place = Place { start: START, first_base: Offset(START.0 - 1) };
+const BELOW_THE_END: Place = Place { start: Offset(75), first_base: Offset(74) };
+
+/// One life: an old log of three segments, partly unflushed; then the new one, which is emptied once more where it starts if
+/// `is_cut`.
 struct Script {
+    place: Place,
+    is_cut: bool,
     has_begun: Cell<bool>,
     is_over: Cell<bool>,
     old: RefCell<Vec<u8>>,
@@ -113,6 +183,21 @@ struct Script {
 }
 
 impl Script {
+    fn new(place: Place, is_cut: bool, starts_empty: bool) -> Script {
+        Script {
+            place,
+            is_cut,
+            has_begun: Cell::default(),
+            is_over: Cell::default(),
+            old: RefCell::default(),
+            new: RefCell::default(),
+            told: Cell::default(),
+            sequence: Cell::default(),
+            is_told: Cell::default(),
+            starts_empty,
+        }
+    }
+
     async fn play(self: Rc<Self>, io: Io, settings: StorageSettings) {
         let (storage, id) = match open(&io, 1, settings).await {
             (storage, Some(id)) => (storage, id),
@@ -125,8 +210,9 @@ impl Script {
         storage.set_durable_listener(move |reports| {
             for report in reports {
                 let (mut old, mut new) = this.told.get();
+                let is_new = this.sequence.get() > 0 && report.sequence > this.sequence.get();
                 match report.end_offset {
-                    Some(end) if end > START => new = end,
+                    Some(end) if is_new => new = end,
                     Some(end) => old = end,
                     None => {}
                 }
@@ -145,7 +231,20 @@ impl Script {
             }
         }
         self.has_begun.set(true);
-        self.sequence.set(storage.begin_anew(id, START).await.expect("begun"));
+        let Place { start, first_base } = self.place;
+        self.sequence.set(storage.begin_anew(id, start).await.expect("begun"));
+        // Only once the journal holds all of before does a batch go to its segment at once.
+        while settings.bypass_bytes > 0 && first_base != start && !self.is_told.get() {
+            io.sleep(Duration::from_micros(50)).await;
+        }
+        self.new.borrow_mut().extend_from_slice(&append_at(&storage, id, first_base, 2000, 99));
+        if self.is_cut {
+            storage.checkpoint().await.expect("checkpoint");
+            let truncated = storage.truncate(id, start).await.expect("cut");
+            assert_eq!(truncated.end, start);
+            self.told.set((self.told.get().0, Offset(0)));
+            append_at(&storage, id, first_base, 2000, 99);
+        }
         for salt in 0..24 {
             storage.room().await;
             self.new.borrow_mut().extend_from_slice(&append(&storage, id, 2000, 100 + salt));
@@ -162,8 +261,8 @@ impl Script {
             assert!(self.starts_empty && !self.is_told.get(), "{what}: gone");
             return false;
         };
-        if start == START {
-            assert!(self.new.borrow().starts_with(&bytes) && end >= told_new.max(START), "{what}: to {end}");
+        if start == self.place.start {
+            assert!(self.new.borrow().starts_with(&bytes) && end >= told_new.max(start), "{what}: to {end}");
             return true;
         }
         assert!(!self.is_told.get(), "{what}: it was told that the log began anew");
@@ -234,11 +333,11 @@ fn crash_after(
     events: u64,
     unsynced: UnsyncedData,
     settings: StorageSettings,
-    starts_empty: bool,
+    script: Script,
 ) -> (bool, bool) {
     let world = World::new(7 + events);
     let host = world.host("node");
-    let script = Rc::new(Script { starts_empty, ..Script::default() });
+    let script = Rc::new(script);
     let io = host.executor();
     io.spawn(Priority::Foreground, Rc::clone(&script).play(io.clone(), settings)).detach();
     assert_eq!(world.run_until(|| script.has_begun.get(), LONGEST), Outcome::Done);
@@ -246,7 +345,7 @@ fn crash_after(
     let is_due = || world.event_count() >= at || script.is_over.get();
     assert_eq!(world.run_until(is_due, LONGEST), Outcome::Done);
     host.crash_with(unsynced);
-    let what = format!("{events} events, {unsynced:?}, empty: {starts_empty}");
+    let what = format!("{events} events, {unsynced:?}, empty: {}, {:?}", script.starts_empty, script.place);
     find(&world, &host, 2, settings, Some(events % 61));
     let first = find(&world, &host, 3, settings, None);
     let second = find(&world, &host, 1, settings, None);
@@ -254,24 +353,40 @@ fn crash_after(
     (script.is_over.get(), script.judge(first, &what))
 }
 
+fn crash_after_every_step(settings: StorageSettings, script: impl Fn() -> Script) {
+    let mut counts = [0, 0];
+    for unsynced in [UnsyncedData::Lost, UnsyncedData::Kept, UnsyncedData::RandomSubset { torn: true }] {
+        let mut events = 0;
+        loop {
+            let (is_over, is_new) = crash_after(events, unsynced, settings, script());
+            counts[usize::from(is_new)] += 1;
+            if is_over {
+                break;
+            }
+            // Densely at first, where the entry, the removal and the first writes lie.
+            events += if events < 80 { 1 } else { 1 + events / 12 };
+        }
+        assert!(events > 20, "the script has steps to stop at");
+    }
+    // How many steps lie before the entry is durable is the scheduler's affair.
+    assert!(counts.iter().all(|count| *count > 1), "{counts:?} found the old log and the new one");
+}
+
 #[test]
 fn a_power_cut_after_every_step_leaves_the_old_log_or_the_new_one() {
     for (settings, starts_empty) in [(SETTINGS[0], false), (SETTINGS[1], false), (SETTINGS[1], true)] {
-        let mut counts = [0, 0];
-        for unsynced in [UnsyncedData::Lost, UnsyncedData::Kept, UnsyncedData::RandomSubset { torn: true }] {
-            let mut events = 0;
-            loop {
-                let (is_over, is_new) = crash_after(events, unsynced, settings, starts_empty);
-                counts[usize::from(is_new)] += 1;
-                if is_over {
-                    break;
-                }
-                // Densely at first, where the entry, the removal and the first writes lie.
-                events += if events < 80 { 1 } else { 1 + events / 12 };
-            }
-            assert!(events > 20, "the script has steps to stop at");
-        }
-        // How many steps lie before the entry is durable is the scheduler's affair.
-        assert!(counts.iter().all(|count| *count > 1), "{counts:?} found the old log and the new one");
+        crash_after_every_step(settings, || Script::new(BEHIND_THE_END, false, starts_empty));
+    }
+}
+
+#[test]
+fn so_does_one_where_the_new_log_starts_within_its_first_batch() {
+    for (settings, place) in
+        [(SETTINGS[0], WITHIN_A_BATCH), (SETTINGS[1], BELOW_THE_END), (SETTINGS[0], BELOW_THE_END)]
+    {
+        crash_after_every_step(settings, || Script::new(place, false, false));
+    }
+    for settings in SETTINGS {
+        crash_after_every_step(settings, || Script::new(WITHIN_A_BATCH, true, true));
     }
 }

@@ -55,6 +55,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("groups.answer_unwanted", "broker/tests/groups.rs"),
     ("groups.load_failed", "broker/tests/groups.rs"),
     ("groups.missing_topics", "broker/tests/groups.rs"),
+    ("open.emptied_at_start", "shard/tests/storage_begin_anew.rs"),
     ("recovery.begin_anew", "shard/tests/storage_begin_anew.rs and the crash seeds"),
     ("recovery.swap_finished", "shard/tests/storage_compaction.rs"),
     ("replica.commit_out_of_reach", "shard/tests/replicas.rs"),

@@ -1,9 +1,10 @@
 //! A whole log copied from another replica, for one that is too far behind to be fed by appends.
 //!
 //! Owns the order: pieces are asked for one at a time and checked; the first one is here before the old log goes; the log begins anew
-//! where the copy begins; what was copied is durable before the group hears of it. Once the old log is gone the copy does not fail any
-//! more: it asks on, whoever leads by then, since all members hold the same committed records. A crash in between leaves the
-//! beginning of a copy, which is as good as an older copy.
+//! at the start of the log that is copied, also where that lies within a batch; what was copied is durable before the group hears of
+//! it. Once the old log is gone the copy does not fail any more: it asks on, whoever leads by then, since all members hold the same
+//! committed records. A crash in between leaves the beginning of a copy, which is as good as an older copy: it ends no lower than
+//! where the log starts that was offered.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -221,7 +222,7 @@ impl Copier {
                     self.has_begun = false;
                     if log_start > self.offer.log_end {
                         // All that was offered is gone. The next offer is of what is left.
-                        self.begin(self.start).await?;
+                        self.begin().await?;
                     }
                 }
                 Some((CopyOutcome::Moved { .. } | CopyOutcome::Refused, _)) | None => {
@@ -229,24 +230,11 @@ impl Copier {
                 }
             }
         }
-        let (stored_start, stored_end) = self.stored_bounds()?;
-        if stored_start < self.start && self.start <= stored_end {
-            self.sequence = self.storage.advance_log_start(self.log, self.start)?;
-        }
         let (copying, sequence) = (Rc::clone(&self.copying), self.sequence);
         let is_durable = || (copying.durable_sequence.get() >= sequence).then_some(true);
         let ended = || copying.is_over.get().then_some(false);
         let lasts = copying.changed.until(|| ended().or_else(is_durable)).await;
         if lasts { Ok(()) } else { Err(Ended::Over) }
-    }
-
-    fn stored_bounds(&self) -> Result<(Offset, Offset), Ended> {
-        let store = self.inner.upgrade().ok_or(Ended::Over)?;
-        let bounds = store.with_log_partition(self.log, |partition, _, carrier| {
-            let log = carrier.storage.log(partition.log);
-            (log.log_start(), log.log_end())
-        });
-        bounds.ok_or(Ended::Over)
     }
 
     /// Asks for the next piece and waits for it, though not for ever.
@@ -322,7 +310,7 @@ impl Copier {
             return Ok(false);
         }
         if !self.has_begun {
-            self.begin(base).await?;
+            self.begin().await?;
         }
         for batch in batches {
             note_epochs(&mut self.epochs, &batch.header);
@@ -332,27 +320,20 @@ impl Copier {
         Ok(true)
     }
 
-    /// Epochs never fall, from one piece to the next too.
+    /// The first batch holds the position asked for. Epochs never fall, from one piece to the next too.
     fn continues(&self, batches: &[VerifiedBatch]) -> bool {
-        let last = self.epochs.last().filter(|_| self.has_begun).map(|last| last.epoch);
-        batches.first().is_none_or(|first| last.is_none_or(|last| last <= first.header.leader_epoch))
+        let Some(VerifiedBatch { header: first, .. }) = batches.first() else { return true };
+        match self.epochs.last().filter(|_| self.has_begun) {
+            Some(last) => last.epoch <= first.leader_epoch,
+            None => self.has_begun || first.next_offset() > self.position,
+        }
     }
 
-    /// The old log goes.
-    async fn begin(&mut self, base: Offset) -> Result<(), Ended> {
-        let (start, end) = self.stored_bounds()?;
-        let begun = if base >= end {
-            self.storage.begin_anew(self.log, base).await.map(Some)
-        } else if base >= start {
-            // In this order a crash in between leaves a log that ends no earlier than the copy begins.
-            self.sequence = self.storage.advance_log_start(self.log, base)?;
-            self.storage.truncate(self.log, base).await.map(|truncated| truncated.sequence)
-        } else {
-            tracing::error!(%base, %start, "a copy begins below this replica's own start");
-            return Err(if self.is_old_gone { Ended::Over } else { Ended::Failed });
-        };
-        match begun {
-            Ok(sequence) => self.sequence = sequence.unwrap_or(self.sequence),
+    /// The old log goes. The new one starts where the source's does, even where that is within a batch, which it then takes whole:
+    /// neither does this replica's start ever go back, nor does its log end below where the source's starts.
+    async fn begin(&mut self) -> Result<(), Ended> {
+        match self.storage.begin_anew(self.log, self.start).await {
+            Ok(sequence) => self.sequence = sequence,
             Err(TruncateError::Storage(_)) => return Err(Ended::Over),
             Err(error) => {
                 tracing::warn!(%error, "a log cannot begin anew");

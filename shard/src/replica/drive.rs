@@ -221,7 +221,10 @@ impl Partition {
         let is_settled =
             self.replica().is_some_and(|replica| replica.writes.is_empty() && replica.copying.is_none());
         let (start, committed) = (group.log_start(), group.high_watermark());
-        if !is_settled || committed < log_end || position > log_end || position.0 < 0 {
+        // Whoever is asked led the term of the offer or a later one. If it leads now it holds all that was offered, though after a
+        // start it may not know so; and it may never learn it while the one that asks does not become a part of its quorum.
+        let is_whole = group.is_leader() && self.stored_end(carrier) >= log_end;
+        if !is_settled || committed < log_end && !is_whole || position > log_end || position.0 < 0 {
             return self.answer_copy(request, CopyOutcome::Refused, Vec::new(), carrier);
         }
         if position < start {

@@ -27,8 +27,6 @@ struct Write {
     batches: VecDeque<StampedBatch>,
     /// Records of another replica, of which the producers do not know yet.
     is_received: bool,
-    /// The first batch begins below the log's start, which then moves back up to here.
-    log_start: Option<Offset>,
     hard_state: Option<Bytes>,
     /// Of the newest journal entry of it.
     sequence: Option<u64>,
@@ -62,14 +60,14 @@ enum Next {
 impl Partition {
     pub(crate) fn persist_replicated(&mut self, persist: Persist, carrier: &mut Carrier<'_>) {
         let Persist { ticket, truncate_to, append, hard_state } = persist;
-        let (batches, is_received, log_start) = self.take_batches(append);
+        let (batches, is_received) = self.take_batches(append);
         let hard_state = hard_state.map(|hard_state| {
             let mut encoded = Vec::with_capacity(128);
             hard_state.encode(&mut encoded);
             Bytes::from(encoded)
         });
         let sequence = None;
-        let mut write = Write { ticket, truncate_to, batches, is_received, log_start, hard_state, sequence };
+        let mut write = Write { ticket, truncate_to, batches, is_received, hard_state, sequence };
         let waits = self.replica().is_some_and(|replica| !replica.writes.is_empty());
         if !waits && truncate_to.is_none() && self.write(&mut write, carrier) {
             return;
@@ -83,22 +81,18 @@ impl Partition {
     }
 
     /// The batches that a persist names: the proposal's, or those of the message being stepped.
-    fn take_batches(
-        &mut self,
-        append: Option<AppendRange>,
-    ) -> (VecDeque<StampedBatch>, bool, Option<Offset>) {
-        let Some(AppendRange { base, end, source }) = append else { return (VecDeque::new(), false, None) };
+    fn take_batches(&mut self, append: Option<AppendRange>) -> (VecDeque<StampedBatch>, bool) {
+        let Some(AppendRange { base, end, source }) = append else { return (VecDeque::new(), false) };
         match source {
-            AppendSource::Proposal { .. } => (self.staged.take().into_iter().collect(), false, None),
+            AppendSource::Proposal { .. } => (self.staged.take().into_iter().collect(), false),
             AppendSource::Message => {
-                let Some(replica) = self.replica_mut() else { return (VecDeque::new(), true, None) };
+                let Some(replica) = self.replica_mut() else { return (VecDeque::new(), true) };
                 let incoming = std::mem::take(&mut replica.incoming);
                 let ends_beyond = incoming.into_iter().filter(|batch| batch.header.next_offset() > base);
                 let batches: VecDeque<_> = ends_beyond.map(super::VerifiedBatch::into_stamped).collect();
-                let first = batches.front().map(|first| first.header.base_offset);
                 let last = batches.back().map(|last| last.header.next_offset());
                 assert_eq!(last, Some(end), "the group appends what the message holds");
-                (batches, true, first.filter(|first| *first < base).map(|_| base))
+                (batches, true)
             }
         }
     }
@@ -109,7 +103,8 @@ impl Partition {
             return true;
         }
         while let Some(batch) = write.batches.front() {
-            if batch.header.base_offset != self.stored_end(carrier) {
+            let (base, end) = (batch.header.base_offset, batch.header.next_offset());
+            if !carrier.storage.log(self.log).takes(base, end) {
                 self.break_down(carrier);
                 return true;
             }
@@ -129,11 +124,6 @@ impl Partition {
             if write.is_received {
                 self.producers.apply(&header, carrier.now_ms);
             }
-        }
-        if let Some(log_start) = write.log_start.take()
-            && let Ok(sequence) = carrier.storage.advance_log_start(self.log, log_start)
-        {
-            write.sequence = Some(sequence);
         }
         match write.hard_state.take() {
             Some(hard_state) => carrier.hard_states.push((self.log, write.ticket, hard_state)),

@@ -1,5 +1,6 @@
-//! A log that begins anew: a follower whose log ends at or below where its leader's begins drops all that it has and goes on at the
-//! leader's start (Kafka's `truncateFullyAndStartAt`).
+//! A log that begins anew: a follower that cannot be made equal to its leader by appends drops all that it has and goes on at the
+//! leader's start (Kafka's `truncateFullyAndStartAt`). That may lie within one of the leader's batches: the new log takes it
+//! whole as its first one, and starts within it.
 //!
 //! Owns what goes into the journal and what memory then is; the order is that of truncation. A *begin* entry states it all:
 //! no record, no segment, the log's start and end at one offset. The old files go once it is durable, before anything that was
@@ -16,16 +17,16 @@ use crate::journal::NoteKind;
 use crate::journal::entry::EntryBody;
 
 impl CoreStorage {
-    /// Drops everything and lets the log start and end at `start`, which is its end or lies behind it. Returns the sequence of
+    /// Drops everything and lets the log start and end at `start`, which is at or behind its start. Returns the sequence of
     /// the entry whose durability the listener hears of; until then a crash brings the old log back. Appends may follow at once, to a
-    /// new segment of that name; what is appended before this returns is dropped too. The log's durable end stays where
-    /// it was until the entry is durable.
+    /// new segment of that name; what is appended before this returns is dropped too. The log's durable end rises to `start`
+    /// no earlier than the entry is durable.
     ///
     /// Leader epochs are gone, and the producers that the caller knows of this log must be forgotten. The listener also hears of
     /// a log start entry, which follows.
     ///
     /// # Errors
-    /// [`TruncateError::NotBeyondEnd`], [`TruncateError::Storage`]: the log is as it was.
+    /// [`TruncateError::BelowLogStart`], [`TruncateError::Storage`]: the log is as it was.
     pub async fn begin_anew(&self, id: LogId, start: Offset) -> Result<u64, TruncateError> {
         let inner = self.inner();
         let _lock = inner.lock_to_cut(id).await;
@@ -43,9 +44,9 @@ impl Inner {
         if let Some(reason) = log.poison.clone().or_else(|| self.journal.poison()) {
             return Err(StorageError::Poisoned(reason).into());
         }
-        let log_end = log.log_end;
-        if start < log_end {
-            return Err(TruncateError::NotBeyondEnd { start, log_end });
+        let log_start = log.log_start;
+        if start < log_start {
+            return Err(TruncateError::BelowLogStart { to: start, log_start });
         }
         Ok(())
     }

@@ -144,7 +144,8 @@ impl Log {
     }
 
     fn reference_to(&self, batch: &TailBatch, goes_on: bool) -> Reference {
-        let epoch = self.epoch_at(batch.base).unwrap_or(LeaderEpoch::NONE);
+        // Of its last record: the first one may lie below the log's start.
+        let epoch = self.epoch_at(Offset(batch.end.0 - 1)).unwrap_or(LeaderEpoch::NONE);
         Reference {
             segment_base: batch.segment_base,
             position: batch.position,

@@ -434,12 +434,12 @@ impl CoreStorage {
             core.logs.get_mut(id.slot as usize).filter(|log| log.id == id).ok_or(StorageError::UnknownLog)?;
         inner.check_append(log, bytes.len())?;
         assert_eq!(header.total_bytes(), bytes.len(), "a stamped batch is one whole batch");
-        assert_eq!(header.base_offset, log.log_end, "a batch begins where the log ends");
+        assert!(log.takes(header.base_offset, header.next_offset()), "a batch begins where the log ends");
         let length = u32::try_from(bytes.len()).expect("a batch's length field is 31 bits");
         let (base, end) = (header.base_offset, header.next_offset());
         let now_ms = inner.io.wall_now_ms();
         log.roll_if_due(header.max_timestamp, now_ms);
-        let place = log.place(length, end);
+        let place = log.place(length, base, end);
         let sequence = log.take_sequence();
         let body =
             EntryBody::Data { segment_base: place.segment_base, position: place.position, batches: &bytes };

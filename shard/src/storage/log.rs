@@ -115,7 +115,8 @@ pub(crate) struct Placement {
 /// One partition's log. Lives on the core that owns the partition.
 ///
 /// Invariants: `log_start <= log_end`, `durable_end <= log_end`, `clean_count <= tail.len()`; the tail is one unbroken
-/// run of batches that ends at `log_end`; what is not in it is synced in the segments.
+/// run of batches that ends at `log_end`; what is not in it is synced in the segments. The first batch may begin below
+/// `log_start`, which then lies in it.
 #[derive(Debug)]
 pub struct Log {
     pub(crate) id: LogId,
@@ -335,9 +336,17 @@ impl Log {
         self.tail.get(self.clean_count)
     }
 
-    /// Where a batch of `bytes` goes that ends at `end`: into the last segment, or a new one if that would grow beyond
-    /// its bound in bytes or offsets.
-    pub(crate) fn place(&self, bytes: u32, end: Offset) -> Placement {
+    /// Whether a batch of these offsets may come next: one that begins where the log ends. A log that was emptied within what
+    /// is one batch elsewhere takes that batch whole, and its start stays where it is.
+    #[must_use]
+    pub fn takes(&self, base: Offset, end: Offset) -> bool {
+        let is_emptied = self.segments.is_empty() && self.log_start == self.log_end;
+        base == self.log_end && base < end || is_emptied && base < self.log_end && self.log_end < end
+    }
+
+    /// Where a batch of `bytes` goes that takes the offsets from `base` to `end`: into the last segment, or a new one if that
+    /// would grow beyond its bound in bytes or offsets.
+    pub(crate) fn place(&self, bytes: u32, base: Offset, end: Offset) -> Placement {
         let in_last = self.segments.back().and_then(|segment| {
             let length = segment.bytes.checked_add(bytes)?;
             let offsets = end.0.checked_sub(segment.base.0)?;
@@ -346,7 +355,7 @@ impl Log {
         });
         match in_last {
             Some(segment) => Placement { segment_base: segment.base, position: segment.bytes },
-            None => Placement { segment_base: self.log_end, position: 0 },
+            None => Placement { segment_base: base, position: 0 },
         }
     }
 
@@ -361,8 +370,7 @@ impl Log {
 
     /// Takes a batch at the end, as [`Log::place`] said.
     pub(crate) fn push(&mut self, header: &BatchHeader, batch: TailBatch) {
-        assert_eq!(batch.base, self.log_end, "a batch begins where the log ends");
-        assert!(batch.end > batch.base, "a batch holds at least one offset");
+        assert!(self.takes(batch.base, batch.end), "a batch begins where the log ends");
         if batch.position == 0
             && self.segments.back().is_none_or(|segment| segment.base != batch.segment_base)
         {
@@ -379,7 +387,7 @@ impl Log {
         let bytes = u32::try_from(batch.bytes.len()).expect("a batch's length field is 31 bits");
         segment.note_batch(batch.base, bytes, header.newest_timestamp());
         self.record.note_batch(batch.position, header.crc);
-        self.note_epoch(header.leader_epoch, batch.base);
+        self.note_epoch(header.leader_epoch, batch.base.max(self.log_start));
         self.log_end = batch.end;
         self.tail.push_back(batch);
     }

@@ -111,6 +111,7 @@ impl CoreStorage {
             log.record.note_restored(checkpoint.sequence, checkpoint.offset);
         }
         scan_segments(inner, &mut log, &recovered, trusted, visitor).await?;
+        empty_at_start(&mut log, recovered.log_start);
         let log_end = log.log_end;
         log.epochs.retain(|epoch| epoch.start < log_end);
         check_covered(&mut log, recovered.covered);
@@ -185,6 +186,17 @@ fn first_offset(log: &mut Log, recovered: &RecoveredPartition) -> Offset {
         return first.unwrap_or(log_start);
     }
     found
+}
+
+/// A log ends no lower than it starts. Where only a reference told of the batch in which it starts, and the bytes are not there, the
+/// log is what it was before: emptied. A file without a batch goes at the next start, as any below the log's.
+fn empty_at_start(log: &mut Log, log_start: Offset) {
+    if log.damage.is_none() && log.log_end < log_start {
+        ringlog_io::reached!("open.emptied_at_start");
+        log.segments.clear();
+        log.epochs.clear();
+        log.log_end = log_start;
+    }
 }
 
 /// The partition's checkpoint, if it speaks of the files as they are and the visitor can go on from it.

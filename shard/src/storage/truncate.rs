@@ -32,12 +32,9 @@ use crate::limits::WALK_SCAN_BYTES;
 /// Why a log was not truncated. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum TruncateError {
-    /// Whoever asks must begin the log anew.
+    /// No log ends below its start, which never goes back.
     #[error("cannot truncate to offset {to}: the log starts at {log_start}")]
     BelowLogStart { to: Offset, log_start: Offset },
-    /// [`CoreStorage::begin_anew`] leaves no record of the old log, and below its end it would be a truncation.
-    #[error("cannot begin anew at offset {start}: the log ends at {log_end}")]
-    NotBeyondEnd { start: Offset, log_end: Offset },
     #[error("cannot read {} to find where offset {to} begins: {source}", path.display())]
     Io { path: PathBuf, to: Offset, source: io::Error },
     #[error(transparent)]

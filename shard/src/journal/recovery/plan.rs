@@ -136,9 +136,9 @@ fn superseded(entries: &[FoundEntry]) -> BTreeSet<u64> {
         let (begins, cuts_to) = match &entry.body {
             FoundBody::Data { range, .. } => (range.base, None),
             FoundBody::Reference(reference) => (reference.range.base, None),
-            FoundBody::Truncate { end_offset, .. } => (*end_offset, Some(*end_offset)),
             // Only a later one supersedes it: a truncation to its start leaves the records before it gone.
-            FoundBody::Begin { .. } => (FIRST_OFFSET, Some(FIRST_OFFSET)),
+            body if beginning(body).is_some() => (FIRST_OFFSET, Some(FIRST_OFFSET)),
+            FoundBody::Truncate { end_offset, .. } => (*end_offset, Some(*end_offset)),
             _ => continue,
         };
         if cut_to.is_some_and(|cut_to| begins >= cut_to) {
@@ -148,6 +148,17 @@ fn superseded(entries: &[FoundEntry]) -> BTreeSet<u64> {
         }
     }
     superseded
+}
+
+/// Where the log goes on if nothing of before is left: it begins anew, or was cut within its first batch, which may begin below.
+fn beginning(body: &FoundBody) -> Option<Offset> {
+    match body {
+        FoundBody::Begin { start } => Some(*start),
+        FoundBody::Truncate { end_offset, segment_base, position: 0 } if end_offset == segment_base => {
+            Some(*end_offset)
+        }
+        _ => None,
+    }
 }
 
 /// Sequences of the last run of references, if nothing follows that was journalled only after it. Synced-to entries and
@@ -267,6 +278,9 @@ impl Replay {
     }
 
     fn replay(&mut self, entry: FoundEntry) {
+        if let Some(start) = beginning(&entry.body) {
+            return self.begin(start);
+        }
         match entry.body {
             FoundBody::Data { segment_base, position, range, bytes } => {
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -290,8 +304,8 @@ impl Replay {
             FoundBody::Truncate { end_offset, segment_base, position } => {
                 self.truncate(end_offset, segment_base, position)
             }
-            FoundBody::Begin { start } => self.begin(start),
-            FoundBody::LogStart { .. }
+            FoundBody::Begin { .. }
+            | FoundBody::LogStart { .. }
             | FoundBody::Delete
             | FoundBody::HardState { .. }
             | FoundBody::SyncedTo(_) => {}
@@ -308,14 +322,27 @@ impl Replay {
     fn extend(&mut self, segment_base: Offset, position: u32, length: u32, range: OffsetRange) -> bool {
         if let Some(end) = self.end {
             let goes_on = segment_base == end.segment_base && position == end.position;
-            let begins_segment = segment_base == end.offset && position == 0;
-            if range.base != end.offset || !(goes_on || begins_segment) {
+            let begins_segment = segment_base == range.base && position == 0;
+            let follows = range.base == end.offset && (goes_on || begins_segment);
+            // The first batch of an emptied log holds its start.
+            let is_emptied = end.position == 0 && end.segment_base == end.offset;
+            let holds_start = begins_segment
+                && is_emptied
+                && range.base < self.plan.log_start
+                && range.base < end.offset
+                && end.offset < range.end;
+            if !(follows || holds_start) {
                 self.damage(format!(
                     "the journal goes on with offset {} at position {position} of segment {segment_base}, \
                      the log ends at offset {} at position {} of segment {}",
                     range.base, end.offset, end.position, end.segment_base
                 ));
                 return false;
+            }
+            if holds_start {
+                // Named by the start, were there one; the batch takes its place.
+                let removed = SegmentPlan { remove: true, ..SegmentPlan::default() };
+                self.plan.segments.insert(end.offset, removed);
             }
         }
         let Some(new_position) = position.checked_add(length) else {
@@ -343,7 +370,6 @@ impl Replay {
             last.bytes.truncate(kept);
         }
         self.cuts.insert(segment_base, cut);
-        // By offset: a log that was emptied at its start ends in a segment that was not there yet.
         let floor_is_above = |floor: CoveredEnd| floor.offset > end_offset;
         let cut_end = CoveredEnd { offset: end_offset, epoch: UNKNOWN_EPOCH, segment_base, position: cut };
         if self.floor.is_some_and(floor_is_above) {

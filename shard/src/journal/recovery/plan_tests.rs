@@ -21,6 +21,8 @@ enum Step {
     Append {
         bytes: usize,
         offsets: i64,
+        /// An emptied log takes a batch that begins so far below its start.
+        below: i64,
     },
     /// Unsynced writes of everything appended.
     Flush,
@@ -31,7 +33,7 @@ enum Step {
         keep: prop::sample::Index,
         at_once: bool,
     },
-    /// The log goes on this far behind its end, and nothing of before is left.
+    /// The log goes on this far behind its end, or below it, though not below its start, and nothing of before is left.
     Begin {
         gap: i64,
         at_once: bool,
@@ -47,11 +49,11 @@ enum Step {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (10..90_usize, 1..5_i64).prop_map(|(bytes, offsets)| Step::Append { bytes, offsets }),
+        8 => (10..90_usize, 1..5_i64, 0..4_i64).prop_map(|(bytes, offsets, below)| Step::Append { bytes, offsets, below }),
         3 => Just(Step::Flush),
         2 => Just(Step::Checkpoint),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(keep, at_once)| Step::Truncate { keep, at_once }),
-        1 => (0..20_i64, any::<bool>()).prop_map(|(gap, at_once)| Step::Begin { gap, at_once }),
+        1 => (-9..20_i64, any::<bool>()).prop_map(|(gap, at_once)| Step::Begin { gap, at_once }),
         1 => Just(Step::HardState),
         1 => any::<prop::sample::Index>().prop_map(|at| Step::LogStart { at }),
         1 => Just(Step::Delete),
@@ -174,7 +176,7 @@ impl World {
             return;
         }
         match step {
-            Step::Append { bytes, offsets } => self.append(*bytes, *offsets),
+            Step::Append { bytes, offsets, below } => self.append(*bytes, *offsets, *below),
             Step::Flush => self.flush(),
             Step::Checkpoint => self.checkpoint(),
             Step::Truncate { keep, at_once } => self.truncate(*keep, *at_once),
@@ -203,20 +205,26 @@ impl World {
         }
     }
 
-    fn append(&mut self, bytes: usize, offsets: i64) {
-        let (base, segment_base, position) = self.end();
+    fn append(&mut self, bytes: usize, offsets: i64, below: i64) {
+        let (end, mut segment_base, position) = self.end();
         let fits = position == 0 || position as usize + bytes <= SEGMENT_BYTES;
+        let mut base = end;
+        if self.batches.is_empty() && end == self.log_start.1 {
+            base = Offset((end.0 - below).max(0));
+            segment_base = base;
+        }
         let (segment_base, position) = if fits { (segment_base, position) } else { (base, 0) };
         self.batch_count = self.batch_count.wrapping_add(1).max(1);
         let bytes = Bytes::from(vec![self.batch_count; bytes]);
-        let range = OffsetRange { base, end: Offset(base.0 + offsets), epoch: LeaderEpoch(1) };
+        let range = OffsetRange { base, end: Offset(end.0 + offsets), epoch: LeaderEpoch(1) };
         self.push(FoundBody::Data { segment_base, position, range, bytes: bytes.clone() });
         self.batches.push(Batch { range, segment_base, position, bytes });
     }
 
     fn cut_files(&mut self) {
         let (_, segment_base, position) = self.end();
-        self.disk.cached.retain(|base, _| self.begun <= *base && *base <= segment_base);
+        let first = self.batches.first().map_or(self.begun, |first| first.segment_base);
+        self.disk.cached.retain(|base, _| first <= *base && *base <= segment_base);
         if let Some(file) = self.disk.cached.get_mut(&segment_base) {
             file.truncate(position as usize);
         }
@@ -264,7 +272,7 @@ impl World {
     }
 
     fn begin(&mut self, gap: i64, at_once: bool) {
-        let start = Offset(self.end().0.0 + gap);
+        let start = Offset(self.end().0.0 + gap).max(self.log_start.1);
         self.batches.clear();
         (self.flushed, self.begun) = (0, start);
         let sequence = self.push(FoundBody::Begin { start });
@@ -648,6 +656,38 @@ fn nothing_of_before_a_new_beginning_counts_neither_what_is_missing_nor_what_is_
     assert_eq!(again.segments[&Offset(20)].exact_length, Some(2));
     assert_eq!(again.covered.map(|end| (end.offset, end.position)), Some((Offset(21), 2)));
     assert!(again.segments[&Offset(3)].remove && again.segments[&Offset(25)].remove);
+}
+
+#[test]
+fn a_log_that_was_emptied_within_a_batch_goes_on_with_that_batch() {
+    let entry = |sequence, body| FoundEntry { key: KEY, sequence, carried: false, body };
+    let begin = || entry(3, FoundBody::Begin { start: Offset(7) });
+    let truncate = FoundBody::Truncate { end_offset: Offset(7), segment_base: Offset(7), position: 0 };
+    let first = |sequence, base, end| data_in(sequence, base, end, base, b"bbbb");
+    let plan = |entries: Vec<FoundEntry>| {
+        let files = [0, 5, 9].map(|base| SegmentInfo { base: Offset(base), bytes: 9 });
+        plan_partition(entries, &files, false)
+    };
+    let old = || data_in(2, 0, 9, 0, b"aaaa");
+    // Only the beginning is there: it ends where it starts.
+    let found = plan(vec![old(), begin()]);
+    assert_eq!((found.damage.clone(), found.log_start), (None, Offset(7)));
+    assert_eq!(found.covered.map(|end| (end.offset, end.position)), Some((Offset(7), 0)));
+    // With the batch, and once it was cut off and came again.
+    let again = [entry(6, truncate), first(7, 5, 9)];
+    for later in [vec![], again.to_vec()] {
+        let found = plan([vec![old(), begin(), first(5, 5, 9)], later].concat());
+        assert_eq!((found.damage.clone(), found.log_start), (None, Offset(7)));
+        assert_eq!(found.covered.map(|end| (end.offset, end.position)), Some((Offset(9), 4)));
+        let segment = &found.segments[&Offset(5)];
+        assert_eq!((segment.writes.len(), segment.exact_length, segment.remove), (1, Some(4), false));
+        assert!(found.segments[&Offset(0)].remove && found.segments[&Offset(9)].remove);
+    }
+    // A batch that does not hold the start is of another log, and so is one that begins in the middle of a log with records.
+    for wrong in [first(5, 4, 7), first(5, 8, 9)] {
+        assert!(plan(vec![old(), begin(), wrong]).damage.is_some());
+    }
+    assert!(plan(vec![old(), begin(), first(5, 5, 9), first(6, 8, 10)]).damage.is_some());
 }
 
 /// The first data of a segment.
