@@ -1,7 +1,7 @@
 //! Fetch (API 1): committed batches from their owner cores, waiting for more when there is too little.
 //!
 //! A fetch lives on its connection's core. Owners say what is available; when the sum is enough, or time is up, the
-//! bytes are shared out in request order and collected. A fetch of a session names only what changed: [`incremental`].
+//! bytes are shared out in request order and collected. A fetch of a session names only what changed (`incremental`).
 
 pub(crate) mod incremental;
 mod plan;
