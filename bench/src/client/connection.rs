@@ -167,7 +167,17 @@ impl Connection {
     /// # Errors
     /// [`ClientError::Unsupported`] when there is none.
     pub fn version(&self, api: ApiKey) -> Result<i16, ClientError> {
-        let ours = api.api().served.map_or(VersionRange { min: 0, max: -1 }, |served| served.versions);
+        self.version_among(
+            api,
+            api.api().served.map_or(VersionRange { min: 0, max: -1 }, |served| served.versions),
+        )
+    }
+
+    /// The same among `ours`: of an API that our own broker need not serve.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] when there is none.
+    pub fn version_among(&self, api: ApiKey, ours: VersionRange) -> Result<i16, ClientError> {
         let theirs = self.shared.state.borrow().versions.get(&api.key()).copied();
         common_version(ours, theirs).ok_or_else(|| ClientError::Unsupported {
             address: self.shared.address.to_string(),

@@ -123,7 +123,7 @@ impl Client {
 
     async fn coordinator_once(&self, group: &str) -> Result<Rc<Connection>, ClientError> {
         let connection = self.any_connection().await?;
-        let version = connection.version(ApiKey::FindCoordinator)?;
+        let version = connection.version_among(ApiKey::FindCoordinator, FindCoordinatorRequest::VERSIONS)?;
         let mut request = FindCoordinatorRequest::default();
         if version >= KEYS_SINCE {
             request.coordinator_keys = vec![group];
@@ -164,7 +164,7 @@ impl Client {
         let mut groups = Vec::new();
         for node_id in self.metadata(Some(&[])).await?.brokers.into_keys() {
             let connection = self.connection(Lane { node_id, number: 0 }).await?;
-            let version = connection.version(ApiKey::ListGroups)?;
+            let version = connection.version_among(ApiKey::ListGroups, ListGroupsRequest::VERSIONS)?;
             let request = ListGroupsRequest::default();
             let body = call(&connection, ApiKey::ListGroups, version, |writer, version| {
                 request.encode(writer, version)
@@ -191,7 +191,10 @@ impl Client {
     /// [`ClientError::Refused`] with GROUP_ID_NOT_FOUND (69) where there is none, and failed requests.
     pub async fn describe_group(&self, group: &str) -> Result<DescribedGroup, ClientError> {
         let connection = self.coordinator(group).await?;
-        if connection.version(ApiKey::ConsumerGroupDescribe).is_ok() {
+        if connection
+            .version_among(ApiKey::ConsumerGroupDescribe, ConsumerGroupDescribeRequest::VERSIONS)
+            .is_ok()
+        {
             match describe_consumer(&connection, group).await {
                 // Of the other protocol, or of none.
                 Err(error) if error.code() == Some(ErrorCode::GroupIdNotFound) => {}
@@ -207,7 +210,9 @@ impl Client {
     /// [`ClientError::Refused`] and failed requests.
     pub async fn group_offsets(&self, group: &str) -> Result<BTreeMap<Place, CommittedOffset>, ClientError> {
         let connection = self.coordinator(group).await?;
-        let version = connection.version(ApiKey::OffsetFetch)?.min(OFFSETS_BY_NAME_MAX);
+        let version = connection
+            .version_among(ApiKey::OffsetFetch, OffsetFetchRequest::VERSIONS)?
+            .min(OFFSETS_BY_NAME_MAX);
         let mut request = OffsetFetchRequest::default();
         if version >= GROUPS_SINCE {
             request.groups =
@@ -235,7 +240,9 @@ impl Client {
         offsets: &BTreeMap<Place, i64>,
     ) -> Result<(), ClientError> {
         let connection = self.coordinator(group).await?;
-        let version = connection.version(ApiKey::OffsetCommit)?.min(OFFSETS_BY_NAME_MAX);
+        let version = connection
+            .version_among(ApiKey::OffsetCommit, OffsetCommitRequest::VERSIONS)?
+            .min(OFFSETS_BY_NAME_MAX);
         let mut by_topic: BTreeMap<&str, Vec<OffsetCommitRequestPartition<'_>>> = BTreeMap::new();
         for ((topic, partition), offset) in offsets {
             by_topic.entry(topic).or_default().push(OffsetCommitRequestPartition {
@@ -276,7 +283,7 @@ impl Client {
     /// NON_EMPTY_GROUP (68), GROUP_ID_NOT_FOUND (69) and failed requests.
     pub async fn delete_group(&self, group: &str) -> Result<(), ClientError> {
         let connection = self.coordinator(group).await?;
-        let version = connection.version(ApiKey::DeleteGroups)?;
+        let version = connection.version_among(ApiKey::DeleteGroups, DeleteGroupsRequest::VERSIONS)?;
         let request = DeleteGroupsRequest { groups_names: vec![group] };
         let body = call(&connection, ApiKey::DeleteGroups, version, |writer, version| {
             request.encode(writer, version)
@@ -296,7 +303,7 @@ impl Client {
     /// GROUP_SUBSCRIBED_TO_TOPIC (86) for the first partition of a topic that members consume, and failed requests.
     pub async fn delete_group_offsets(&self, group: &str, places: &[Place]) -> Result<(), ClientError> {
         let connection = self.coordinator(group).await?;
-        let version = connection.version(ApiKey::OffsetDelete)?;
+        let version = connection.version_among(ApiKey::OffsetDelete, OffsetDeleteRequest::VERSIONS)?;
         let mut by_topic: BTreeMap<&str, Vec<OffsetDeleteRequestPartition>> = BTreeMap::new();
         for (topic, partition) in places {
             let partition = OffsetDeleteRequestPartition { partition_index: *partition };
@@ -338,7 +345,7 @@ fn place_of(group: &str, topic: &str, partition: i32) -> String {
 
 async fn describe_consumer(connection: &Connection, group: &str) -> Result<DescribedGroup, ClientError> {
     let api = ApiKey::ConsumerGroupDescribe;
-    let version = connection.version(api)?;
+    let version = connection.version_among(api, ConsumerGroupDescribeRequest::VERSIONS)?;
     let request = ConsumerGroupDescribeRequest { group_ids: vec![group], ..Default::default() };
     let body = call(connection, api, version, |writer, version| request.encode(writer, version)).await?;
     let response = ConsumerGroupDescribeResponse::decode(&mut Reader::new(&body), version)
@@ -371,7 +378,7 @@ async fn describe_consumer(connection: &Connection, group: &str) -> Result<Descr
 
 async fn describe_classic(connection: &Connection, group: &str) -> Result<DescribedGroup, ClientError> {
     let api = ApiKey::DescribeGroups;
-    let version = connection.version(api)?;
+    let version = connection.version_among(api, DescribeGroupsRequest::VERSIONS)?;
     let request = DescribeGroupsRequest { groups: vec![group], ..Default::default() };
     let body = call(connection, api, version, |writer, version| request.encode(writer, version)).await?;
     let response = DescribeGroupsResponse::decode(&mut Reader::new(&body), version)
@@ -452,4 +459,31 @@ fn read_offsets(
         }
     }
     Ok(offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlog_protocol::api::VersionRange;
+
+    use super::*;
+    use crate::client::connection::common_version;
+
+    /// What Apache Kafka 4.4 serves. Ours need not serve them for the command to work with Kafka.
+    const KAFKA: [(VersionRange, VersionRange); 8] = [
+        (FindCoordinatorRequest::VERSIONS, VersionRange { min: 0, max: 6 }),
+        (ListGroupsRequest::VERSIONS, VersionRange { min: 0, max: 5 }),
+        (DescribeGroupsRequest::VERSIONS, VersionRange { min: 0, max: 6 }),
+        (ConsumerGroupDescribeRequest::VERSIONS, VersionRange { min: 0, max: 1 }),
+        (OffsetFetchRequest::VERSIONS, VersionRange { min: 1, max: 10 }),
+        (OffsetCommitRequest::VERSIONS, VersionRange { min: 2, max: 10 }),
+        (DeleteGroupsRequest::VERSIONS, VersionRange { min: 0, max: 2 }),
+        (OffsetDeleteRequest::VERSIONS, VersionRange { min: 0, max: 0 }),
+    ];
+
+    #[test]
+    fn every_request_about_groups_has_a_version_that_kafka_serves() {
+        for (ours, theirs) in KAFKA {
+            assert_eq!(common_version(ours, Some(theirs)), Some(theirs.max));
+        }
+    }
 }
