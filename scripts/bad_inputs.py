@@ -23,7 +23,7 @@ import brokers  # noqa: E402
 import wire  # noqa: E402
 
 from bad_input.context import CASES, RUINS_KAFKA, SERVED_WITHIN_SECONDS, TOPIC, Context, Unexpected, fresh_client  # noqa: E402
-from bad_input import frames, topics, batches, compression, reads, floods, configs  # noqa: E402, F401 - they register their cases
+from bad_input import frames, topics, batches, compression, reads, floods, configs, groups  # noqa: E402, F401 - they register their cases
 
 
 def memory_kib(pid, name):

@@ -50,6 +50,7 @@ finish() {
 matrix() { python3 scripts/clients/matrix.py "$@"; }
 bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
 admin_answers() { python3 scripts/admin_answers.py "$@"; }
+group_answers() { python3 scripts/group_answers.py "$@"; }
 
 quick() {
   stage "gates" scripts/check.sh
@@ -139,6 +140,7 @@ plain() {
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
+  stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
 }
 
 full() {
@@ -156,6 +158,7 @@ full() {
   stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
   stage "client table" python3 scripts/readme-table.py
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
+  stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
   stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring
   stage "bad input, epoll" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver epoll
   stage "clients against Kafka" matrix --kafka --level pairwise

@@ -5,7 +5,7 @@
 
 use Flexible::{Never, Since};
 use Operation::{Alter, Create, Delete, Describe, Read, Write};
-use Resource::{Cluster, Topic, TransactionalId};
+use Resource::{Cluster, Group, Topic, TransactionalId};
 
 /// An inclusive range of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,15 +215,15 @@ apis! {
     StopReplica = 5, Never, NOT_SERVED;
     UpdateMetadata = 6, Never, NOT_SERVED;
     ControlledShutdown = 7, Never, NOT_SERVED;
-    OffsetCommit = 8, Since(8), NOT_SERVED;
-    OffsetFetch = 9, Since(6), NOT_SERVED;
-    FindCoordinator = 10, Since(3), NOT_SERVED;
-    JoinGroup = 11, Since(6), NOT_SERVED;
-    Heartbeat = 12, Since(4), NOT_SERVED;
-    LeaveGroup = 13, Since(4), NOT_SERVED;
-    SyncGroup = 14, Since(4), NOT_SERVED;
-    DescribeGroups = 15, Since(5), NOT_SERVED;
-    ListGroups = 16, Since(3), NOT_SERVED;
+    OffsetCommit = 8, Since(8), needs(Read, Group, range(2, 10));
+    OffsetFetch = 9, Since(6), needs(Describe, Group, range(1, 10));
+    FindCoordinator = 10, Since(3), needs(Describe, Group, range(0, 6));
+    JoinGroup = 11, Since(6), needs(Read, Group, range(0, 9));
+    Heartbeat = 12, Since(4), needs(Read, Group, range(0, 4));
+    LeaveGroup = 13, Since(4), needs(Read, Group, range(0, 5));
+    SyncGroup = 14, Since(4), needs(Read, Group, range(0, 5));
+    DescribeGroups = 15, Since(5), needs(Describe, Group, range(0, 6));
+    ListGroups = 16, Since(3), needs(Describe, Cluster, range(0, 5));
     SaslHandshake = 17, Never, NOT_SERVED;
     ApiVersions = 18, Since(3), anyone(range(0, 5));
     CreateTopics = 19, Since(5), needs(Create, Cluster, range(2, 7));
@@ -249,12 +249,12 @@ apis! {
     RenewDelegationToken = 39, Since(2), NOT_SERVED;
     ExpireDelegationToken = 40, Since(2), NOT_SERVED;
     DescribeDelegationToken = 41, Since(2), NOT_SERVED;
-    DeleteGroups = 42, Since(2), NOT_SERVED;
+    DeleteGroups = 42, Since(2), needs(Delete, Group, range(0, 2));
     ElectLeaders = 43, Since(2), NOT_SERVED;
     IncrementalAlterConfigs = 44, Since(1), needs(Operation::AlterConfigs, Cluster, range(0, 1));
     AlterPartitionReassignments = 45, Since(0), NOT_SERVED;
     ListPartitionReassignments = 46, Since(0), NOT_SERVED;
-    OffsetDelete = 47, Never, NOT_SERVED;
+    OffsetDelete = 47, Never, needs(Delete, Group, range(0, 0));
     DescribeClientQuotas = 48, Since(1), NOT_SERVED;
     AlterClientQuotas = 49, Since(1), NOT_SERVED;
     DescribeUserScramCredentials = 50, Since(0), NOT_SERVED;
