@@ -9,6 +9,7 @@ use ringlog_flat::metadata::NodeRecord;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition};
 
+use super::OFFSETS_TOPIC_NAME;
 use super::features::FeatureLevels;
 use super::names::is_topic_name;
 use crate::config::dynamic::RuntimeSettings;
@@ -59,6 +60,11 @@ pub struct MetadataImage {
 static NO_OVERRIDES: Overrides = Overrides::new();
 
 impl TopicImage {
+    /// The broker's own: clients read it, and none writes to it.
+    pub fn is_internal(&self) -> bool {
+        *self.name == *OFFSETS_TOPIC_NAME
+    }
+
     /// True for the number of one of its partitions.
     pub fn has_partition(&self, partition: PartitionIndex) -> bool {
         (0..self.partition_count).contains(&partition.0)

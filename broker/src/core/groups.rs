@@ -187,7 +187,7 @@ fn serve_call(
         GroupCall::Describe(groups) => return Some(describe(&host, groups)),
         call => call,
     };
-    if core.is_draining() && matches!(call, GroupCall::Join(_) | GroupCall::Sync(_)) {
+    if core.is_draining() {
         return Some(GroupAnswer::Refused(ErrorCode::NotCoordinator));
     }
     let Some(token) = groups.owed.begin() else {

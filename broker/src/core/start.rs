@@ -300,9 +300,10 @@ async fn stop_node(core: &Rc<Core>) {
 pub async fn drain(core: &Rc<Core>) {
     core.draining.set(true);
     core.drain_watchers.attention();
-    core.connections.stop_reading();
     let deadline = core.io.monotonic_now() + Duration::from_millis(DRAIN_MS_MAX);
+    // First, so that members hear where to go instead of an end of their connection.
     upkeep::drain(core, deadline).await;
+    core.connections.stop_reading();
     while core.connections.count() > 0 && core.io.monotonic_now() < deadline {
         core.io.sleep(Duration::from_millis(5)).await;
     }

@@ -16,10 +16,11 @@ use super::topics::{self, TopicLookup};
 use super::{Request, RequestError, spread};
 use crate::config::typed::Advertised;
 use crate::controller::request::{CreateTopics, NewTopic};
-use crate::controller::{ControllerReply, ControllerRequest, MetadataImage, TopicImage, names};
-use crate::core::Core;
+use crate::controller::{
+    ControllerReply, ControllerRequest, MetadataImage, OFFSETS_TOPIC_NAME, TopicImage, names,
+};
 use crate::core::messages::{CoreReply, CoreRequest};
-use crate::core::serve;
+use crate::core::{Core, groups, serve};
 use crate::observe::stage::Stage;
 use crate::server::Connection;
 use crate::server::replies::Answer;
@@ -134,6 +135,9 @@ async fn create_missing(core: &Rc<Core>, asked: &MetadataRequest<'_>, version: i
 }
 
 fn new_topic(core: &Core, name: &str) -> NewTopic {
+    if name == OFFSETS_TOPIC_NAME {
+        return groups::topic::new_topic(core);
+    }
     NewTopic {
         name: name.to_owned(),
         partition_count: -1,
@@ -188,6 +192,7 @@ fn topic_response<'a>(
         TopicLookup::Found(topic) => MetadataResponseTopic {
             name: Some(name),
             topic_id: topic.id,
+            is_internal: topic.is_internal(),
             partitions: partitions(topic, me, epochs),
             ..MetadataResponseTopic::default()
         },

@@ -4,6 +4,7 @@
 
 pub mod clients;
 pub mod history;
+pub mod member;
 pub mod node;
 pub mod reached;
 pub mod requests;

@@ -149,6 +149,8 @@ fn configuration(address: SocketAddr) -> BrokerConfig {
         // Clocks that jump make segments that old.
         "log.roll.ms=600000".to_owned(),
         "log.retention.check.interval.ms=200".to_owned(),
+        // Members of tests do not wait for more of them.
+        "group.initial.rebalance.delay.ms=200".to_owned(),
         // A snapshot of the metadata after nearly every change.
         "metadata.log.max.record.bytes.between.snapshots=1".to_owned(),
     ];

@@ -30,21 +30,7 @@ pub async fn ensure_offsets_topic(core: &Rc<Core>) -> Result<(), ErrorCode> {
     if core.image().topic(OFFSETS_TOPIC_NAME).is_some() {
         return Ok(());
     }
-    let config = &core.config.groups;
-    let configs = [
-        ("cleanup.policy", "compact".to_owned()),
-        ("compression.type", "producer".to_owned()),
-        ("segment.bytes", config.topic_segment_bytes.to_string()),
-    ];
-    let topic = NewTopic {
-        name: OFFSETS_TOPIC_NAME.to_owned(),
-        partition_count: config.topic_partitions,
-        replication_factor: 1,
-        assignments: Vec::new(),
-        configs: configs.into_iter().map(|(key, value)| (key.to_owned(), Some(value))).collect(),
-        random: core.random_bytes(),
-    };
-    let request = CreateTopics { topics: vec![topic], validate_only: false };
+    let request = CreateTopics { topics: vec![new_topic(core)], validate_only: false };
     let created = match core.ask_controller(ControllerRequest::CreateTopics(request)).await {
         Ok(ControllerReply::TopicsCreated(created)) => created,
         Ok(_) => unreachable!("topics are created by created topics"),
@@ -61,6 +47,24 @@ pub async fn ensure_offsets_topic(core: &Rc<Core>) -> Result<(), ErrorCode> {
             tracing::warn!(topic = OFFSETS_TOPIC_NAME, reason, "topic not created");
             Err(ErrorCode::CoordinatorNotAvailable)
         }
+    }
+}
+
+/// As it is to be made.
+pub(crate) fn new_topic(core: &Core) -> NewTopic {
+    let config = &core.config.groups;
+    let configs = [
+        ("cleanup.policy", "compact".to_owned()),
+        ("compression.type", "producer".to_owned()),
+        ("segment.bytes", config.topic_segment_bytes.to_string()),
+    ];
+    NewTopic {
+        name: OFFSETS_TOPIC_NAME.to_owned(),
+        partition_count: config.topic_partitions,
+        replication_factor: 1,
+        assignments: Vec::new(),
+        configs: configs.into_iter().map(|(key, value)| (key.to_owned(), Some(value))).collect(),
+        random: core.random_bytes(),
     }
 }
 

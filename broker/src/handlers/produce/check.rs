@@ -74,6 +74,10 @@ pub(super) async fn check(
     mut bytes: BytesMut,
     buffer_bytes: u32,
 ) -> Result<(IncomingBatch, i64), Refusal> {
+    if topic.is_internal() {
+        let text = "Cannot append to an internal topic: what it holds would not be known to the groups that it is of.";
+        return Err(Refusal::new(ErrorCode::InvalidTopicException, text));
+    }
     let timestamp_type = topic.config.timestamp_type;
     let limits = RecordLimits {
         message_bytes_max: topic.config.message_bytes_max,
