@@ -49,15 +49,15 @@ impl Group {
     ) {
         let bounds = 0 <= offer.log_start.0 && offer.log_start <= offer.log_end;
         if !bounds || offer.configuration.validate().is_err() {
-            self.ignored.malformed += 1;
+            self.ignored_mut().malformed += 1;
             return;
         }
         // The leader offers again; a write on its way would land in the new log.
-        if self.following.copying.is_some() || !self.persists.pending.is_empty() {
+        if self.following().copying.is_some() || !self.persists.pending.is_empty() {
             return;
         }
         let reconciled = self.hard_state.log_term == self.hard_state.term;
-        let copied = self.following.copied.is_some_and(|copied| copied.log_end >= offer.log_end);
+        let copied = self.following().copied.is_some_and(|copied| copied.log_end >= offer.log_end);
         // The leader knew an older state of this log, or the offer was long on its way. What is acknowledged here, perhaps unheard
         // yet, must not go; and probing from the end of this log cannot lead below the leader's start.
         if copied || self.reaches_into(&offer) || reconciled && self.log.end >= offer.log_end {
@@ -66,7 +66,7 @@ impl Group {
             return;
         }
         let (term, log_end) = (self.hard_state.term, offer.log_end);
-        self.following.copying = Some(Box::new(Copying { from, term, log_end }));
+        self.following_mut().copying = Some(Box::new(Copying { from, term, log_end }));
         effects.push(Effect::FetchSnapshot { from, offer });
     }
 
@@ -85,8 +85,8 @@ impl Group {
         epochs: Vec<EpochStart>,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(copying) = self.following.copying.take() else {
-            self.ignored.late_reports += 1;
+        let Some(copying) = self.following_mut().copying.take() else {
+            self.ignored_mut().late_reports += 1;
             return;
         };
         let SnapshotOffer { log_start, log_end, .. } = *offer;
@@ -107,17 +107,17 @@ impl Group {
             effects.push(Effect::Commit { high_watermark: log_start });
         }
         if copying.term == self.hard_state.term {
-            self.following.copied = Some(Copied { log_end });
+            self.following_mut().copied = Some(Copied { log_end });
         }
         self.answer_offer(&copying, true, effects);
     }
 
     pub(crate) fn snapshot_failed(&mut self, from: ReplicaId, effects: &mut Vec<Effect>) {
-        match self.following.copying.take() {
+        match self.following_mut().copying.take() {
             Some(copying) if copying.from == from => self.answer_offer(&copying, false, effects),
             other => {
-                self.following.copying = other;
-                self.ignored.late_reports += 1;
+                self.following_mut().copying = other;
+                self.ignored_mut().late_reports += 1;
             }
         }
     }

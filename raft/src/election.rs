@@ -75,7 +75,7 @@ impl Group {
     fn may_campaign(&self) -> bool {
         let reached = self.is_voter() || self.hard_state.log_term > Term::ZERO;
         // A copy in progress replaces the log; a leader's log must not be replaced under it.
-        reached && self.following.copying.is_none() && !self.persists.failed
+        reached && self.following().copying.is_none() && !self.persists.failed
     }
 
     /// Pre-vote: asks without taking a term, so that a replica that could not win disturbs nobody (Raft thesis, section 9.6).
@@ -113,7 +113,7 @@ impl Group {
         effects: &mut Vec<Effect>,
     ) {
         let Some(place) = self.place_of(from) else {
-            self.ignored.strangers += 1;
+            self.ignored_mut().strangers += 1;
             return;
         };
         if term > self.hard_state.term {
@@ -166,14 +166,14 @@ impl Group {
         effects: &mut Vec<Effect>,
     ) {
         if term < self.hard_state.term {
-            self.ignored.old_terms += 1;
+            self.ignored_mut().old_terms += 1;
             effects.push(self.send(from, Body::VoteReply { granted: false }));
             return;
         }
         let newer = term > self.hard_state.term;
         if newer && !handover && self.holds_on_to_leader() {
             // Not even the term is looked at: a removed replica must not depose a leader (Raft thesis, section 4.2.3).
-            self.ignored.sticky += 1;
+            self.ignored_mut().sticky += 1;
             return;
         }
         if newer {
@@ -211,14 +211,14 @@ impl Group {
         effects: &mut Vec<Effect>,
     ) {
         let Some(place) = self.place_of(from) else {
-            self.ignored.strangers += 1;
+            self.ignored_mut().strangers += 1;
             return;
         };
         if term > self.hard_state.term {
             return self.observe(term, effects);
         }
         if term < self.hard_state.term {
-            self.ignored.old_terms += 1;
+            self.ignored_mut().old_terms += 1;
             return;
         }
         if self.role != Role::Candidate || self.candidacy.phase != Phase::Asked || !granted {
@@ -238,7 +238,7 @@ impl Group {
             self.clock.forget_leader();
             self.campaign(true, effects);
         } else {
-            self.ignored.old_terms += 1;
+            self.ignored_mut().old_terms += 1;
         }
     }
 
@@ -254,6 +254,7 @@ impl Group {
         }
         self.role = Role::Leader { election_end };
         self.candidacy = Candidacy::default();
+        self.following = None;
         self.leading =
             Some(Box::new(Leadership::new(self.me, &self.hard_state, self.log.end, self.clock.now())));
         self.persist_hard_state(effects);
@@ -285,7 +286,9 @@ impl Group {
         self.role = Role::Follower { leader: None };
         self.clock.forget_leader();
         self.forget_election();
-        self.following.begin_term();
+        if let Some(following) = &mut self.following {
+            following.begin_term();
+        }
     }
 
     pub(crate) fn forget_election(&mut self) {

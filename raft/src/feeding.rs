@@ -10,6 +10,7 @@ use crate::group::{Group, Role};
 use crate::ids::{ReplicaId, Round};
 use crate::message::{Append, AppendEpochs, Body};
 use crate::progress::{Flow, Probe, Reading, UNVERIFIED, VERIFIED};
+use crate::settings::Settings;
 
 impl Group {
     pub(crate) fn feed_all(&mut self, effects: &mut Vec<Effect>) {
@@ -22,7 +23,8 @@ impl Group {
     /// Sends to one member what it lacks, as far as its flow allows.
     pub(crate) fn feed(&mut self, place: usize, effects: &mut Vec<Effect>) {
         let (log_start, in_force) = (self.log.start, self.durable.configuration_version);
-        let (end, settings) = (self.sendable_end(), self.settings);
+        let end = self.sendable_end();
+        let Settings { message_bytes_max, in_flight_bytes_max, .. } = *self.settings;
         let Some(progress) = self.progress_mut(place) else { return };
         let (next, reading) = (progress.next, progress.reading);
         match progress.flow {
@@ -40,8 +42,7 @@ impl Group {
                 }
             }
             Flow::Streaming => {
-                let bytes_max =
-                    progress.budget_bytes(settings.message_bytes_max, settings.in_flight_bytes_max);
+                let bytes_max = progress.budget_bytes(message_bytes_max, in_flight_bytes_max);
                 if next < end && reading == Reading::Idle && bytes_max > 0 {
                     let round = self.leading.as_ref().map_or(Round(0), |leading| leading.round);
                     self.replicate(place, bytes_max, round, effects);
@@ -189,25 +190,26 @@ impl Group {
 
     /// What was lost on the way is asked for again.
     pub(crate) fn retry(&mut self, place: usize, effects: &mut Vec<Effect>) {
-        let (now, log_end, settings) = (self.clock.now(), self.log.end, self.settings);
+        let (now, log_end) = (self.clock.now(), self.log.end);
+        let Settings { heartbeat_interval, election_timeout, .. } = *self.settings;
         let since = |then| self.clock.since(then);
         let Some(progress) = self.leading.as_ref().and_then(|leading| leading.progress.get(place)) else {
             return;
         };
-        let stalled = since(progress.advanced) >= 2 * settings.heartbeat_interval;
+        let stalled = since(progress.advanced) >= 2 * heartbeat_interval;
         let lacks = progress.matched.is_none_or(|matched| matched < progress.next)
             || progress.version < progress.version_sent;
         let asks = progress.flow == Flow::Streaming && stalled && lacks && progress.reading == Reading::Idle;
         let flow = match progress.flow {
             Flow::Probing { sent: Some(probe), verified, .. }
-                if since(probe.at) >= 2 * settings.heartbeat_interval =>
+                if since(probe.at) >= 2 * heartbeat_interval =>
             {
                 Some(Flow::Probing { sent: None, paused: false, verified })
             }
             Flow::Probing { sent: None, verified, .. } => {
                 Some(Flow::Probing { sent: None, paused: false, verified })
             }
-            Flow::Copying { since: then } if since(then) >= settings.election_timeout => Some(UNVERIFIED),
+            Flow::Copying { since: then } if since(then) >= election_timeout => Some(UNVERIFIED),
             Flow::Probing { .. } | Flow::Copying { .. } | Flow::Streaming => None,
         };
         if asks {

@@ -64,17 +64,40 @@ impl Following {
         *self = Following { copying: self.copying.take(), ..Following::default() };
     }
 
+    fn hear_watermark(&mut self, high_watermark: Offset) {
+        self.high_watermark = self.high_watermark.max(high_watermark);
+    }
+
     pub(crate) fn owes_nothing(&self) -> bool {
         !self.doubted && self.owed.is_none() && self.copying.is_none()
     }
 }
 
+/// Nothing heard, told or owed.
+static NOTHING: Following = Following {
+    owed: None,
+    told: None,
+    round: Round(0),
+    high_watermark: Offset(0),
+    doubted: false,
+    copying: None,
+    copied: None,
+};
+
 impl Group {
+    pub(crate) fn following(&self) -> &Following {
+        self.following.as_deref().unwrap_or(&NOTHING)
+    }
+
+    pub(crate) fn following_mut(&mut self) -> &mut Following {
+        self.following.get_or_insert_default()
+    }
+
     /// True when `from` leads the present term, which is `term` from here on. Any message of the leader counts as contact, one that
     /// is refused too: a lagging follower that stopped listening would campaign for ever.
     pub(crate) fn is_led_by(&mut self, from: ReplicaId, term: Term, effects: &mut Vec<Effect>) -> bool {
         if term < self.hard_state.term {
-            self.ignored.old_terms += 1;
+            self.ignored_mut().old_terms += 1;
             // It must learn that it leads no more, or a replica that took a term in vain would never be led again.
             if self.durable.term > term {
                 effects.push(self.append_reply_with(from, AppendOutcome::Busy, Round(0)));
@@ -86,17 +109,17 @@ impl Group {
         }
         match self.role {
             Role::Leader { .. } => {
-                self.ignored.contradictions += 1;
+                self.ignored_mut().contradictions += 1;
                 return false;
             }
             Role::Follower { leader: Some(other) } if other != from => {
-                self.ignored.contradictions += 1;
+                self.ignored_mut().contradictions += 1;
                 return false;
             }
             Role::Candidate | Role::Follower { .. } => {}
         }
         self.role = Role::Follower { leader: Some(from) };
-        self.following.doubted = false;
+        self.following_mut().doubted = false;
         self.forget_election();
         self.clock.heard_leader();
         self.arm_election();
@@ -110,7 +133,7 @@ impl Group {
         round: Round,
         effects: &mut Vec<Effect>,
     ) {
-        self.following.high_watermark = self.following.high_watermark.max(high_watermark);
+        self.following_mut().hear_watermark(high_watermark);
         // The term is durable but for the first heartbeats after an election; from then on no disk is waited for.
         if self.durable.term == self.hard_state.term {
             effects.push(self.send(from, Body::HeartbeatReply { round }));
@@ -120,11 +143,12 @@ impl Group {
 
     pub(crate) fn append(&mut self, from: ReplicaId, append: &Append, effects: &mut Vec<Effect>) {
         if !is_well_formed(append, self.hard_state.term) {
-            self.ignored.malformed += 1;
+            self.ignored_mut().malformed += 1;
             return;
         }
-        self.following.round = self.following.round.max(append.round);
-        if self.following.copying.is_some() || self.persists.pending.len() >= PERSISTS_IN_FLIGHT_MAX {
+        let following = self.following_mut();
+        following.round = following.round.max(append.round);
+        if following.copying.is_some() || self.persists.pending.len() >= PERSISTS_IN_FLIGHT_MAX {
             self.owe(AppendOutcome::Busy, append.round);
             return self.pay_reply(effects);
         }
@@ -137,7 +161,7 @@ impl Group {
             Err(outcome) => self.owe(outcome, append.round),
             Ok(plan) if plan.truncate_to.is_some_and(|to| to < self.high_watermark) => {
                 // Going on would change what was committed. The leader is wrong, or this log is.
-                self.ignored.contradictions += 1;
+                self.ignored_mut().contradictions += 1;
                 return;
             }
             Ok(plan) => {
@@ -146,7 +170,7 @@ impl Group {
             }
         }
         debug_assert_eq!(self.leader(), Some(from), "only the leader's appends come here");
-        self.following.high_watermark = self.following.high_watermark.max(append.high_watermark);
+        self.following_mut().hear_watermark(append.high_watermark);
         self.pay_reply(effects);
         self.raise_high_watermark(effects);
     }
@@ -237,8 +261,9 @@ impl Group {
             // They state positions only, and those are read from the disk when the answer leaves.
             AppendOutcome::Short { .. } | AppendOutcome::Diverged { .. } | AppendOutcome::Busy => Ticket(0),
         };
-        if self.following.owed.is_none_or(|owed| round >= owed.round) {
-            self.following.owed = Some(Owed { outcome, round, after });
+        let following = self.following_mut();
+        if following.owed.is_none_or(|owed| round >= owed.round) {
+            following.owed = Some(Owed { outcome, round, after });
         }
     }
 
@@ -256,18 +281,19 @@ impl Group {
         }
         let durable = self.told_now();
         let reconciled = durable.log_term == self.hard_state.term;
-        match self.following.owed {
-            Some(Owed { outcome, round, after }) if self.persists.reported >= after => {
-                self.following.owed = None;
+        let following = self.following();
+        match following.owed {
+            Some(Owed { outcome, round, after }) if self.persists.reported() >= after => {
+                self.following_mut().owed = None;
                 effects.push(self.append_reply_with(leader, outcome, round));
             }
-            _ if reconciled && self.following.told != Some(durable) => {
-                let round = self.following.round;
+            _ if reconciled && following.told != Some(durable) => {
+                let round = following.round;
                 effects.push(self.append_reply_with(leader, AppendOutcome::Matched, round));
             }
             _ => return,
         }
-        self.following.told = Some(durable);
+        self.following_mut().told = Some(durable);
     }
 
     fn told_now(&self) -> Told {
@@ -290,7 +316,7 @@ impl Group {
         if self.hard_state.log_term != self.hard_state.term {
             return;
         }
-        let known = self.following.high_watermark.min(self.log.durable_end);
+        let known = self.following().high_watermark.min(self.log.durable_end);
         if known > self.high_watermark {
             self.high_watermark = known;
             effects.push(Effect::Commit { high_watermark: known });

@@ -1,5 +1,7 @@
 //! One replica's part in one group: the state, and which decision each event asks for. Never touches records, clocks or disks.
 
+use std::sync::Arc;
+
 use ringlog_protocol::ids::{LeaderEpoch, Offset};
 
 use crate::clock::{Clock, Passed};
@@ -14,7 +16,8 @@ use crate::leader::Leadership;
 use crate::log::Log;
 use crate::message::{Body, EpochStart, Message};
 use crate::persist::{DurableTerms, Persists};
-use crate::settings::Settings;
+use crate::progress::Progress;
+use crate::settings::{Settings, Shared};
 
 /// What this replica does in its present term.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +60,8 @@ pub enum RestoreError {
 pub struct Replicated {
     /// Where each epoch begins in the log, oldest first. The first may begin below the log's start.
     pub epochs: Vec<EpochStart>,
-    pub settings: Settings,
+    /// One value for all groups of a core.
+    pub settings: Arc<Settings>,
     /// Chooses the election timeouts: another one for each replica and each start.
     pub seed: u64,
 }
@@ -106,14 +110,16 @@ pub struct Group {
     /// True once the watermark was computed in this term as leader.
     pub(crate) settled: bool,
     pub(crate) persists: Persists,
-    pub(crate) settings: Settings,
+    pub(crate) settings: Shared,
     pub(crate) clock: Clock,
     pub(crate) candidacy: Candidacy,
     pub(crate) owed_vote: Option<OwedVote>,
-    pub(crate) following: Following,
+    /// `None` stands for the default, on a leader too.
+    pub(crate) following: Option<Box<Following>>,
     /// `Some` exactly while this replica leads. Boxed: most replicas follow.
     pub(crate) leading: Option<Box<Leadership>>,
-    pub(crate) ignored: Ignored,
+    /// `None` while nothing was.
+    pub(crate) ignored: Option<Box<Ignored>>,
 }
 
 impl Group {
@@ -131,7 +137,7 @@ impl Group {
             return Err(RestoreError::NotAlone { members, me });
         }
         let log = Log::new(log_start, log_end, Vec::new());
-        Ok(Group::new(me, true, hard_state, log, Settings::default(), 0))
+        Ok(Group::new(me, true, hard_state, log, Shared::default(), 0))
     }
 
     /// A group of any membership, with this replica as voter, learner or newcomer. A follower of nobody, whatever it was before;
@@ -147,7 +153,7 @@ impl Group {
         if !log.knows_its_epochs() || log.last_epoch() > term.leader_epoch() {
             return Err(RestoreError::Epochs { term });
         }
-        Ok(Group::new(me, false, hard_state, log, settings, seed))
+        Ok(Group::new(me, false, hard_state, log, settings.into(), seed))
     }
 
     fn new(
@@ -155,7 +161,7 @@ impl Group {
         alone: bool,
         hard_state: HardState,
         log: Log,
-        settings: Settings,
+        settings: Shared,
         seed: u64,
     ) -> Group {
         let group = Group {
@@ -174,9 +180,9 @@ impl Group {
             clock: Clock::new(seed),
             candidacy: Candidacy::default(),
             owed_vote: None,
-            following: Following::default(),
+            following: None,
             leading: None,
-            ignored: Ignored::default(),
+            ignored: None,
         };
         group.validate();
         group
@@ -291,7 +297,11 @@ impl Group {
 
     /// What was ignored so far.
     pub fn ignored(&self) -> Ignored {
-        self.ignored
+        self.ignored.as_deref().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn ignored_mut(&mut self) -> &mut Ignored {
+        self.ignored.get_or_insert_default()
     }
 
     /// The configuration in force here.
@@ -340,8 +350,8 @@ impl Group {
     }
 
     /// Other settings, from the next event on.
-    pub fn configure(&mut self, settings: Settings) {
-        self.settings = settings;
+    pub fn configure(&mut self, settings: Arc<Settings>) {
+        self.settings = settings.into();
     }
 
     fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
@@ -356,10 +366,25 @@ impl Group {
             self.excuse_members();
             self.wake();
         }
+        if self.clock.beats(before, &self.settings) {
+            self.give_back();
+        }
         if self.is_leader() {
             self.leader_tick(before, effects);
         } else if self.clock.lost_patience() {
             self.time_out(effects);
+        }
+    }
+
+    /// What an idle group has no use for. A group that writes keeps its buffers over the next beat, or it would ask for them again and
+    /// again.
+    fn give_back(&mut self) {
+        if std::mem::replace(&mut self.persists.wrote, false) {
+            return;
+        }
+        self.persists.give_back();
+        if let Some(leading) = &mut self.leading {
+            leading.progress.iter_mut().for_each(Progress::give_back);
         }
     }
 
@@ -368,7 +393,7 @@ impl Group {
         // Alone, whoever speaks is not named by the configuration. Not even the term is looked at, or a stranger could depose
         // the leader. A message to another directory was meant for a disk that is lost.
         if self.alone || !self.started || to != self.me || from == self.me {
-            self.ignored.strangers += 1;
+            self.ignored_mut().strangers += 1;
             return;
         }
         if self.persists.failed {

@@ -27,7 +27,7 @@ pub(crate) struct Leadership {
     pub(crate) configurations: Vec<Arc<Configuration>>,
     /// Who asked for the configuration in force and was not answered yet.
     pub(crate) change: Option<Token>,
-    pub(crate) transfer: Option<Transfer>,
+    pub(crate) transfer: Option<Box<Transfer>>,
     pub(crate) barriers: VecDeque<Barrier>,
     /// The newest round begun.
     pub(crate) round: Round,
@@ -39,10 +39,13 @@ pub(crate) struct Leadership {
 impl Leadership {
     pub(crate) fn new(me: ReplicaId, state: &HardState, log_end: Offset, now: Moment) -> Leadership {
         let configuration = &state.configuration;
-        let others =
-            configuration.voters.iter().chain(&configuration.learners).filter(|member| **member != me);
+        let members = configuration.voters.iter().chain(&configuration.learners);
+        // Exactly as large as it is: collected, it would begin with room for four.
+        let mut progress = Vec::with_capacity(members.clone().count().saturating_sub(1));
+        let others = members.filter(|member| **member != me);
+        progress.extend(others.map(|member| Progress::new(*member, log_end, now)));
         Leadership {
-            progress: others.map(|member| Progress::new(*member, log_end, now)).collect(),
+            progress,
             configurations: vec![configuration.clone()],
             change: None,
             transfer: None,
@@ -131,7 +134,7 @@ impl Group {
     /// True for an answer to this leader by a member, in this term.
     pub(crate) fn is_answered_by(&mut self, from: ReplicaId, term: Term, effects: &mut Vec<Effect>) -> bool {
         if !self.hard_state.configuration.is_member(from) {
-            self.ignored.strangers += 1;
+            self.ignored_mut().strangers += 1;
             return false;
         }
         if term > self.hard_state.term {
@@ -139,7 +142,7 @@ impl Group {
             return false;
         }
         if term < self.hard_state.term || !self.is_leader() {
-            self.ignored.old_terms += 1;
+            self.ignored_mut().old_terms += 1;
             return false;
         }
         true
@@ -156,7 +159,7 @@ impl Group {
     pub(crate) fn append_reply(&mut self, from: ReplicaId, reply: AppendReply, effects: &mut Vec<Effect>) {
         if reply.durable_end > self.log.end && reply.log_term == self.hard_state.term {
             // A prefix of this log cannot be longer than it.
-            self.ignored.contradictions += 1;
+            self.ignored_mut().contradictions += 1;
             return;
         }
         self.hear(from, reply.round);
@@ -344,8 +347,7 @@ impl Group {
         if let Some(token) = leading.change {
             refuse(Request::ChangeConfiguration { token }, refusal, effects);
         }
-        if let Some(token) = leading.transfer.filter(|transfer| !transfer.sent).map(|transfer| transfer.token)
-        {
+        if let Some(Transfer { token, sent: false, .. }) = leading.transfer.as_deref().copied() {
             refuse(Request::TransferLeadership { token }, refusal, effects);
         }
     }

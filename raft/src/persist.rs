@@ -12,23 +12,24 @@ use crate::ids::{Moment, ReplicaId, Term, Ticket};
 /// Persists in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Persists {
-    /// Handed out and not yet reported, oldest first. Its length is bounded by what the caller keeps in flight.
+    /// Handed out and not yet reported, one for each ticket up to `last`, oldest first. Its length is bounded by what the caller
+    /// keeps in flight.
     pub(crate) pending: VecDeque<Pending>,
     /// The newest ticket handed out.
     pub(crate) last: Ticket,
-    /// The newest ticket reported.
-    pub(crate) reported: Ticket,
     /// Nothing becomes durable any more.
     pub(crate) failed: bool,
+    /// Something was handed out since the last beat.
+    pub(crate) wrote: bool,
 }
 
 /// What becomes true when a ticket is durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pending {
-    pub(crate) ticket: Ticket,
     pub(crate) since: Moment,
     pub(crate) log_end: Offset,
-    pub(crate) terms: DurableTerms,
+    /// Where the hard state is part of it, which is rare: a term, a vote, a configuration.
+    pub(crate) terms: Option<Box<DurableTerms>>,
 }
 
 /// The part of the hard state that statements to others and to itself rest on.
@@ -50,9 +51,23 @@ pub(crate) struct Write {
 
 impl Persists {
     pub(crate) fn new() -> Persists {
-        // Most groups are idle, and an idle one had one or two persists in flight at a time.
-        let pending = VecDeque::with_capacity(2);
-        Persists { pending, last: Ticket(0), reported: Ticket(0), failed: false }
+        Persists { pending: VecDeque::new(), last: Ticket(0), failed: false, wrote: false }
+    }
+
+    /// The newest ticket reported.
+    pub(crate) fn reported(&self) -> Ticket {
+        Ticket(self.last.0.saturating_sub(self.pending.len() as u64))
+    }
+
+    /// Gives the queue's memory back where nothing is in flight.
+    pub(crate) fn give_back(&mut self) {
+        if self.pending.is_empty() {
+            self.pending = VecDeque::new();
+        }
+    }
+
+    pub(crate) fn holds_no_buffers(&self) -> bool {
+        self.pending.capacity() == 0
     }
 }
 
@@ -72,10 +87,11 @@ impl Group {
         debug_assert!(!self.persists.failed, "a group that cannot persist decides nothing");
         let ticket = Ticket(self.persists.last.0 + 1);
         self.persists.last = ticket;
-        let terms = DurableTerms::of(&self.hard_state);
-        let (since, log_end) = (self.clock.now(), self.log.end);
-        self.persists.pending.push_back(Pending { ticket, since, log_end, terms });
+        self.persists.wrote = true;
         let Write { truncate_to, append, hard_state } = write;
+        let terms = hard_state.then(|| Box::new(DurableTerms::of(&self.hard_state)));
+        let (since, log_end) = (self.clock.now(), self.log.end);
+        self.persists.pending.push_back(Pending { since, log_end, terms });
         let hard_state = hard_state.then(|| self.hard_state.clone());
         effects.push(Effect::Persist(Persist { ticket, truncate_to, append, hard_state }));
     }
@@ -95,17 +111,15 @@ impl Group {
         let last = self.persists.last;
         assert!(ticket <= last, "{ticket:?} was never handed out, the last is {last:?}");
         if self.persists.failed {
-            self.ignored.late_reports += 1;
+            self.ignored_mut().late_reports += 1;
             return;
         }
-        while let Some(&Pending { ticket: next, log_end, terms, .. }) = self.persists.pending.front() {
-            if next > ticket {
-                break;
-            }
-            self.persists.pending.pop_front();
-            self.persists.reported = next;
+        while self.persists.reported() < ticket {
+            let Some(Pending { log_end, terms, .. }) = self.persists.pending.pop_front() else { break };
             self.log.durable_end = log_end.max(self.log.start);
-            self.durable = terms;
+            if let Some(terms) = terms {
+                self.durable = *terms;
+            }
         }
         match self.role {
             Role::Candidate => self.candidacy_persisted(effects),
@@ -117,7 +131,7 @@ impl Group {
 
     pub(crate) fn persist_failed(&mut self, effects: &mut Vec<Effect>) {
         if self.persists.failed {
-            self.ignored.late_reports += 1;
+            self.ignored_mut().late_reports += 1;
             return;
         }
         self.persists.failed = true;

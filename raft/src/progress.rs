@@ -9,7 +9,7 @@ use crate::settings::APPENDS_IN_FLIGHT_MAX;
 
 /// One member other than the leader.
 ///
-/// Invariants: `matched <= log end`, `next <= log end`, `in_flight_bytes` is the sum of the window, the window's ends increase.
+/// Invariants: `matched <= log end`, `next <= log end`, the window's bytes are the sum of its appends, and their ends increase.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     pub(crate) replica: ReplicaId,
@@ -35,8 +35,16 @@ pub(crate) struct Progress {
     pub(crate) reading: Reading,
     /// Demoted by this leader: not to be made a voter again by itself.
     pub(crate) stays_learner: bool,
-    window: VecDeque<(Offset, u32)>,
-    in_flight_bytes: u64,
+    /// What is on the way. Boxed, and given back when the group falls quiet: most members are idle.
+    window: Option<Box<Window>>,
+}
+
+/// Appends that wait for an answer.
+#[derive(Clone, Debug, Default)]
+struct Window {
+    /// Where each ends, and its bytes, oldest first.
+    appends: VecDeque<(Offset, u32)>,
+    bytes: u64,
 }
 
 /// How a replica is fed.
@@ -90,24 +98,26 @@ impl Progress {
             mark: (next, now),
             reading: Reading::Idle,
             stays_learner: false,
-            window: VecDeque::new(),
-            in_flight_bytes: 0,
+            window: None,
         }
     }
 
     /// So many bytes may be sent now, 0 when the window is full.
     pub(crate) fn budget_bytes(&self, message_bytes_max: u32, in_flight_bytes_max: u32) -> u32 {
-        if self.window.len() >= APPENDS_IN_FLIGHT_MAX {
+        let (appends, bytes) =
+            self.window.as_ref().map_or((0, 0), |window| (window.appends.len(), window.bytes));
+        if appends >= APPENDS_IN_FLIGHT_MAX {
             return 0;
         }
-        let left = u64::from(in_flight_bytes_max).saturating_sub(self.in_flight_bytes);
+        let left = u64::from(in_flight_bytes_max).saturating_sub(bytes);
         u32::try_from(left).unwrap_or(u32::MAX).min(message_bytes_max)
     }
 
     pub(crate) fn sent(&mut self, end: Offset, bytes: u32) {
         self.next = end;
-        self.window.push_back((end, bytes));
-        self.in_flight_bytes += u64::from(bytes);
+        let window = self.window.get_or_insert_default();
+        window.appends.push_back((end, bytes));
+        window.bytes += u64::from(bytes);
     }
 
     /// It holds everything below `end` on disk, as this term's log.
@@ -117,12 +127,13 @@ impl Progress {
             self.advanced = now;
         }
         self.next = self.next.max(end);
-        while let Some(&(sent_end, bytes)) = self.window.front() {
+        let Some(window) = &mut self.window else { return };
+        while let Some(&(sent_end, bytes)) = window.appends.front() {
             if sent_end > end {
                 break;
             }
-            self.window.pop_front();
-            self.in_flight_bytes -= u64::from(bytes);
+            window.appends.pop_front();
+            window.bytes -= u64::from(bytes);
         }
     }
 
@@ -130,8 +141,10 @@ impl Progress {
     pub(crate) fn begin_anew(&mut self, next: Offset, flow: Flow) {
         self.next = next;
         self.flow = flow;
-        self.window.clear();
-        self.in_flight_bytes = 0;
+        if let Some(window) = &mut self.window {
+            window.appends.clear();
+            window.bytes = 0;
+        }
         if self.reading == Reading::Wanted {
             self.reading = Reading::Discarded;
         }
@@ -144,6 +157,17 @@ impl Progress {
             self.caught_up = self.caught_up.max(at);
             self.mark = (log_end, now);
         }
+    }
+
+    /// Gives the window's memory back where nothing is on the way.
+    pub(crate) fn give_back(&mut self) {
+        if self.window.as_ref().is_some_and(|window| window.appends.is_empty()) {
+            self.window = None;
+        }
+    }
+
+    pub(crate) fn holds_no_buffers(&self) -> bool {
+        self.window.is_none()
     }
 
     pub(crate) fn pause(&mut self) {
@@ -159,14 +183,13 @@ impl Progress {
             assert!(matched <= log_end, "{replica:?}: matched {matched:?} above log end {log_end:?}");
             assert!(matched <= self.next, "{replica:?}: matched {matched:?} above next {:?}", self.next);
         }
-        let bytes: u64 = self.window.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
-        assert_eq!(bytes, self.in_flight_bytes, "{replica:?}: bytes in flight");
-        assert!(
-            self.window.len() <= APPENDS_IN_FLIGHT_MAX,
-            "{replica:?}: {} appends in flight",
-            self.window.len()
-        );
-        assert!(self.window.iter().is_sorted(), "{replica:?}: window out of order");
+        if let Some(Window { appends, bytes }) = self.window.as_deref() {
+            let sum: u64 = appends.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+            assert_eq!(sum, *bytes, "{replica:?}: bytes in flight");
+            let count = appends.len();
+            assert!(count <= APPENDS_IN_FLIGHT_MAX, "{replica:?}: {count} appends in flight");
+            assert!(appends.iter().is_sorted(), "{replica:?}: window out of order");
+        }
         if self.flow == Flow::Streaming {
             assert!(self.matched.is_some(), "{replica:?} is streamed to before it is reconciled");
         }

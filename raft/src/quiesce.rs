@@ -9,11 +9,13 @@ use crate::ids::Round;
 use crate::progress::{Flow, Reading};
 
 impl Group {
-    /// True while ticks would change nothing, where [`Settings::quiesce`](crate::Settings::quiesce) is on: a leader whose every member holds everything, is known to know it, and answered a
-    /// round that began afterwards; a follower that holds everything its leader has and committed.
+    /// True while ticks would change nothing, where [`Settings::quiesce`](crate::Settings::quiesce) is on: a leader whose every
+    /// member holds everything, is known to know it, and answered a round that began afterwards; a follower that holds everything
+    /// its leader has and committed. Either gave back what it kept for writes, which a tick does that finds none since the beat
+    /// before.
     pub fn is_quiescent(&self) -> bool {
         if !self.settings.quiesce
-            || !self.persists.pending.is_empty()
+            || !self.persists.holds_no_buffers()
             || self.persists.failed
             || self.owed_vote.is_some()
         {
@@ -23,7 +25,7 @@ impl Group {
         let complete = self.high_watermark == self.log.end && self.log.durable_end == self.log.end;
         match self.role {
             Role::Candidate | Role::Follower { leader: None } => false,
-            Role::Follower { leader: Some(_) } => reconciled && complete && self.following.owes_nothing(),
+            Role::Follower { leader: Some(_) } => reconciled && complete && self.following().owes_nothing(),
             Role::Leader { .. } => self.settled && complete && self.has_nothing_to_say(),
         }
     }
@@ -31,7 +33,9 @@ impl Group {
     /// The node of the leader, or of a member, was started anew: a quiet group is awake from here on, until a follower heard its
     /// leader, or a leader its members. Safe at any time.
     pub fn doubt(&mut self) {
-        self.following.doubted = true;
+        if !self.is_leader() {
+            self.following_mut().doubted = true;
+        }
         self.wake();
     }
 
@@ -43,6 +47,7 @@ impl Group {
             let is_voter = configuration.is_voter(progress.replica);
             progress.flow == Flow::Streaming
                 && progress.reading == Reading::Idle
+                && progress.holds_no_buffers()
                 && progress.matched == Some(self.log.end)
                 && progress.version >= configuration.version
                 && progress.confirmed >= leading.busy_until

@@ -1,5 +1,7 @@
 //! What an operator may choose about a group, and the bounds that nobody chooses. Owns no behaviour.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most persists that a follower keeps in flight before it answers `Busy`: at one journal frame per 100 us it is a tenth of a
@@ -40,17 +42,38 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            election_timeout: Duration::from_millis(1_000),
-            heartbeat_interval: Duration::from_millis(100),
-            priority: 0,
-            copies_min: 1,
-            message_bytes_max: 1 << 20,
-            in_flight_bytes_max: 4 << 20,
-            promote_learners: true,
-            quiesce: false,
-            write_stall_timeout: Duration::from_secs(10),
-            lag_time_max: Duration::from_secs(30),
-        }
+        DEFAULT
+    }
+}
+
+const DEFAULT: Settings = Settings {
+    election_timeout: Duration::from_millis(1_000),
+    heartbeat_interval: Duration::from_millis(100),
+    priority: 0,
+    copies_min: 1,
+    message_bytes_max: 1 << 20,
+    in_flight_bytes_max: 4 << 20,
+    promote_learners: true,
+    quiesce: false,
+    write_stall_timeout: Duration::from_secs(10),
+    lag_time_max: Duration::from_secs(30),
+};
+
+/// The settings that a group works by. The groups of a core share one value; a group of one, which asks for nothing, has the
+/// default ones and keeps nothing for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared(Option<Arc<Settings>>);
+
+impl From<Arc<Settings>> for Shared {
+    fn from(settings: Arc<Settings>) -> Shared {
+        Shared(Some(settings))
+    }
+}
+
+impl Deref for Shared {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        self.0.as_deref().unwrap_or(&DEFAULT)
     }
 }

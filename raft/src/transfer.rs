@@ -18,7 +18,7 @@ pub(crate) struct Transfer {
 impl crate::leader::Leadership {
     /// The successor that was asked to campaign.
     pub(crate) fn handed_over_to(&self) -> Option<ReplicaId> {
-        self.transfer.filter(|transfer| transfer.sent).map(|transfer| transfer.to)
+        self.transfer.as_deref().filter(|transfer| transfer.sent).map(|transfer| transfer.to)
     }
 }
 
@@ -46,7 +46,7 @@ impl Group {
         if leading.transfer.is_some() {
             return refuse(request, Refusal::ChangeInFlight, effects);
         }
-        leading.transfer = Some(Transfer { to, token, sent: false, began });
+        leading.transfer = Some(Box::new(Transfer { to, token, sent: false, began }));
         self.wake();
         self.hand_over_when_ready(effects);
     }
@@ -54,7 +54,7 @@ impl Group {
     pub(crate) fn hand_over_when_ready(&mut self, effects: &mut Vec<Effect>) {
         let log_end = self.log.end;
         let Some(leading) = &mut self.leading else { return };
-        let Some(Transfer { to, sent: false, .. }) = leading.transfer else { return };
+        let Some(Transfer { to, sent: false, .. }) = leading.transfer.as_deref().copied() else { return };
         if leading.progress_of(to).is_none_or(|progress| progress.matched != Some(log_end)) {
             return;
         }
@@ -68,7 +68,7 @@ impl Group {
     pub(crate) fn give_up_transfer(&mut self, effects: &mut Vec<Effect>) {
         let timeout = self.settings.election_timeout;
         let Some(leading) = &mut self.leading else { return };
-        let Some(Transfer { token, began, .. }) = leading.transfer else { return };
+        let Some(Transfer { token, began, .. }) = leading.transfer.as_deref().copied() else { return };
         if self.clock.since(began) >= timeout {
             leading.transfer = None;
             refuse(Request::TransferLeadership { token }, Refusal::NoSuccessor, effects);
@@ -76,7 +76,7 @@ impl Group {
     }
 
     pub(crate) fn handing_over_to(&self) -> Option<ReplicaId> {
-        Some(self.leading.as_ref()?.transfer?.to)
+        Some(self.leading.as_ref()?.transfer.as_ref()?.to)
     }
 
     /// The most complete other voter that is alive.

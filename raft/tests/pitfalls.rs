@@ -27,7 +27,7 @@ fn claim(log_term: u32, version: u64, log_end: i64) -> Claim {
 fn pitfall_1_a_second_change_waits_until_a_majority_holds_the_first() {
     let mut stage = Stage::of(&[1, 2, 3], 5);
     stage.settings.promote_learners = false;
-    stage.actors.iter_mut().for_each(|actor| actor.group.configure(stage.settings));
+    stage.actors.iter_mut().for_each(|actor| actor.group.configure(stage.settings.into()));
     stage.campaigns(1);
     stage.settles();
     stage.changes(1, Change::AddLearner(replica(4)), 1);
@@ -228,7 +228,8 @@ fn pitfall_12_nobody_campaigns_before_its_log_is_open() {
         log_end: Offset(0),
     };
     let settings = ringlog_raft::Settings::default();
-    let replicated = ringlog_raft::group::Replicated { epochs: Vec::new(), settings, seed: 1 };
+    let replicated =
+        ringlog_raft::group::Replicated { epochs: Vec::new(), settings: settings.into(), seed: 1 };
     group.clone_from(&ringlog_raft::Group::restore_replicated(restored, replicated).expect("sound"));
     let mut effects = Vec::new();
     for second in 0..100 {

@@ -118,7 +118,7 @@ fn the_bytes_on_their_way_to_a_silent_follower_are_bounded() {
     let mut stage = Stage::led_by_one();
     stage.settings.in_flight_bytes_max = 300;
     let settings = stage.settings;
-    stage.actor_mut(1).group.configure(settings);
+    stage.actor_mut(1).group.configure(settings.into());
     stage.cuts_off(3);
     let before = stage.sent.len();
     for _ in 0..50 {
@@ -177,7 +177,7 @@ fn a_preferred_replica_asks_first() {
         for node in 1..=3 {
             let priority = if node == preferred { 0 } else { 20 };
             let settings = ringlog_raft::Settings { priority, ..stage.settings };
-            stage.actor_mut(node).group.configure(settings);
+            stage.actor_mut(node).group.configure(settings.into());
         }
         // The timers that run were started before the priorities were known.
         stage.now_ms += 1_000;
@@ -191,7 +191,7 @@ fn a_record_waits_for_as_many_copies_as_the_topic_asks_for() {
     let mut stage = Stage::led_by_one();
     stage.settings.copies_min = 3;
     let settings = stage.settings;
-    stage.actor_mut(1).group.configure(settings);
+    stage.actor_mut(1).group.configure(settings.into());
     stage.cuts_off(3);
     stage.proposes(1, 2);
     stage.settles();
@@ -241,7 +241,7 @@ fn a_leader_that_removes_itself_leads_until_the_others_hold_it_and_then_makes_wa
 fn a_member_that_is_down_can_be_removed_although_nothing_commits_without_it() {
     let mut stage = Stage::led_by_one();
     stage.settings.copies_min = 3;
-    stage.actors.iter_mut().for_each(|actor| actor.group.configure(stage.settings));
+    stage.actors.iter_mut().for_each(|actor| actor.group.configure(stage.settings.into()));
     stage.cuts_off(3);
     stage.crashes(1);
     stage.waits(6 * ELECTION_MS);

@@ -493,7 +493,8 @@ impl Inner {
         };
         let group = match (&replication, epochs) {
             (Some(Replication { settings, .. }), Some(epochs)) => {
-                let replicated = Replicated { epochs, settings: *settings, seed: self.io.random_u64() };
+                let replicated =
+                    Replicated { epochs, settings: settings.clone(), seed: self.io.random_u64() };
                 Group::restore_replicated(restored, replicated)?
             }
             _ => Group::restore(restored)?,

@@ -94,7 +94,7 @@ async fn open(io: Io, links: Rc<Links>, place: usize, copies_min: usize) -> Stor
     let voters = (0..NODES).map(replica).collect();
     let configuration = Configuration { version: 1, position: Offset(0), voters, learners: Vec::new() };
     let opening = Opening { key: key(), recovered: None, settings: LogSettings::KEEP_ALL };
-    let replication = Replication { configuration, settings: settings(place, copies_min) };
+    let replication = Replication { configuration, settings: settings(place, copies_min).into() };
     store.open_replicated(vec![(opening, replication)]).await;
     store
 }

@@ -96,7 +96,7 @@ impl Node {
             log_start: Offset(self.memory.start()),
             log_end: Offset(self.memory.end()),
         };
-        let replicated = Replicated { epochs: self.memory.epochs(), settings, seed };
+        let replicated = Replicated { epochs: self.memory.epochs(), settings: settings.into(), seed };
         self.heard.iter_mut().for_each(|heard| heard.0 = now_ms);
         self.high_watermark_seen = Offset(0);
         self.writes_at_ms = now_ms;

@@ -101,7 +101,7 @@ impl Stage {
 
     pub fn configures(&mut self, settings: Settings) {
         self.settings = settings;
-        self.actors.iter_mut().for_each(|actor| actor.group.configure(settings));
+        self.actors.iter_mut().for_each(|actor| actor.group.configure(settings.into()));
     }
 
     /// Three voters, of which node 1 leads and everybody knows everything.
@@ -294,7 +294,8 @@ impl Actor {
             log_start: Offset(0),
             log_end: Offset(log.len() as i64),
         };
-        let replicated = Replicated { epochs: epochs_list(0, &log), settings, seed: node as u64 };
+        let replicated =
+            Replicated { epochs: epochs_list(0, &log), settings: settings.into(), seed: node as u64 };
         let group = Group::restore_replicated(restored, replicated).expect("a sound disk");
         let (disk_log, unwritten, told) = (log.clone(), Vec::new(), Vec::new());
         Actor { node, group, disk, disk_log, log, unwritten, writes_held: false, told }

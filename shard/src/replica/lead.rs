@@ -1,5 +1,7 @@
 //! A leader with followers, beside what every leader does: whom it refuses, and who waits for its own disk only.
 
+use std::sync::Arc;
+
 use ringlog_protocol::ids::Offset;
 use ringlog_raft::Settings;
 
@@ -17,7 +19,7 @@ impl Replica {
 
 impl Partition {
     /// Other settings of the group.
-    pub(crate) fn configure(&mut self, settings: Settings) {
+    pub(crate) fn configure(&mut self, settings: Arc<Settings>) {
         let Some(replica) = self.replica_mut() else { return };
         replica.copies_min = settings.copies_min;
         self.group.configure(settings);

@@ -18,6 +18,7 @@ mod write;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ringlog_protocol::ids::Offset;
 use ringlog_raft::Settings;
@@ -41,7 +42,8 @@ use crate::waiters::UncommittedAppends;
 pub struct Replication {
     /// Who takes part, where the journal knows no better: version 1 for a founder, 0 for a replica that joins.
     pub configuration: Configuration,
-    pub settings: Settings,
+    /// One value for all partitions of a core that have the same.
+    pub settings: Arc<Settings>,
 }
 
 /// What must be durable before a producer is answered.

@@ -110,7 +110,7 @@ impl Store {
     pub fn set_replication_settings(
         &self,
         key: TopicPartition,
-        settings: ringlog_raft::Settings,
+        settings: std::sync::Arc<ringlog_raft::Settings>,
     ) -> Result<(), ViewError> {
         self.inner.with_partition(key, |partition, _, _| partition.configure(settings))
     }

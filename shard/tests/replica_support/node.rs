@@ -54,7 +54,7 @@ async fn live(io: Io, cluster: Rc<Cluster>, place: usize) {
         let recovered = at.map(|at| recovered.swap_remove(at));
         let opening = Opening { key, recovered, settings: cluster.log_settings() };
         let configuration = cluster.configuration(place);
-        (opening, Replication { configuration, settings: cluster.raft_settings(place) })
+        (opening, Replication { configuration, settings: cluster.raft_settings(place).into() })
     });
     let openings = openings.collect();
     store.open_replicated(openings).await;
