@@ -14,7 +14,7 @@ usage: scripts/install-tools.sh [GROUP...]
 
 groups (default: all):
   gates      rustfmt, clippy, cargo-deny and cargo-fuzz (compiled once: about three minutes on two cores)
-  clients    kcat, Python, Go and Java clients, compiled into the cache
+  clients    kcat, Python, Go, Java and Node clients, compiled into the cache
   kafka      Apache Kafka as a peer (scripts/kafka-peer.sh install)
   profile    valgrind
   torture    xfsprogs, for scripts/torture.sh
@@ -81,22 +81,35 @@ install_python() {
 
 install_go() {
   need go golang-go
-  local source="$ROOT/scripts/clients/go" binary="$CACHE/clients/franz-go-client"
-  fresh go "$source"/go.mod "$source"/go.sum "$source"/main.go && [ -x "$binary" ] && return
-  note "Go client"
-  (cd "$source" && go build -trimpath -o "$binary" . </dev/null)
-  made go "$source"/go.mod "$source"/go.sum "$source"/main.go
+  local source="$ROOT/scripts/clients/go" sources
+  sources=("$source"/go.mod "$source"/go.sum "$source"/main.go "$source"/groups/*.go)
+  fresh go "${sources[@]}" && [ -x "$CACHE/clients/franz-go-client" ] && [ -x "$CACHE/clients/group-members" ] && return
+  note "Go clients"
+  (cd "$source" && go build -trimpath -o "$CACHE/clients/franz-go-client" . && go build -trimpath -o "$CACHE/clients/group-members" ./groups) </dev/null
+  made go "${sources[@]}"
 }
 
 install_java() {
   need java openjdk-17-jdk-headless
   need mvn maven
-  local source="$ROOT/scripts/clients/java" program
-  program="$source/src/main/java/ringlog/clients/JavaClient.java"
-  fresh java "$source/pom.xml" "$program" && [ -e "$CACHE/clients/java/java-client.jar" ] && return
-  note "Java client"
+  local source="$ROOT/scripts/clients/java" sources
+  sources=("$source/pom.xml" "$source"/src/main/java/ringlog/clients/*.java)
+  fresh java "${sources[@]}" && [ -e "$CACHE/clients/java/java-client.jar" ] && return
+  note "Java clients"
   mvn -q -B -f "$source/pom.xml" -Dclient.build="$CACHE/clients/java" -DskipTests package </dev/null >&2
-  made java "$source/pom.xml" "$program"
+  made java "${sources[@]}"
+}
+
+install_node() {
+  need node nodejs
+  need npm npm
+  local source="$ROOT/scripts/clients/js" modules="$CACHE/clients/js"
+  fresh node "$source"/package*.json && [ -d "$modules/node_modules/kafkajs" ] && return
+  note "Node clients into $modules"
+  mkdir -p "$modules"
+  cp "$source"/package*.json "$modules"
+  npm ci --prefix "$modules" --silent --no-audit --no-fund --ignore-scripts </dev/null
+  made node "$source"/package*.json
 }
 
 install_clients() {
@@ -105,6 +118,7 @@ install_clients() {
   install_python
   install_go
   install_java
+  install_node
 }
 
 install_kafka() {
@@ -122,7 +136,7 @@ install_torture() { need mkfs.xfs xfsprogs || note "no xfsprogs: scripts/torture
 list() {
   local line
   for line in "cargo --version" "rustc --version" "$CACHE/tools/bin/cargo-deny --version" "kcat -V" "go version" \
-    "java -version" "mvn -v" "python3 --version" "valgrind --version"; do
+    "java -version" "mvn -v" "python3 --version" "node --version" "valgrind --version"; do
     # shellcheck disable=SC2086 # the words of the line are the command
     printf '%-16s %s\n' "$(basename "${line%% *}")" "$($line 2>&1 | grep -m1 -iE 'version|[0-9]+\.[0-9]+' || echo missing)"
   done

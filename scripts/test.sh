@@ -7,12 +7,12 @@ usage() {
   cat <<'TEXT'
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
-  --quick   gates, Rust tests, the tools of the binary, a smoke run of real clients    (under 8 minutes on two cores)
+  --quick   gates, Rust tests, the tools of the binary, smoke runs of real clients and their groups (under 8 minutes on two cores)
   (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, storage figures that need no clock, a pairwise matrix of real
-            clients, bad input, answers to administration beside Kafka's
+            clients and of their groups, bad input, answers to administration beside Kafka's
                                                          (at most 25 minutes, tools already installed)
   --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
-            control; writes docs/evidence/skeleton/
+            control; writes docs/evidence/skeleton/ and docs/evidence/groups/clients.json
 
 What each stage says is kept under test-logs/ in the target directory; the log of one that fails is named at the end.
 TEXT
@@ -48,6 +48,7 @@ finish() {
 }
 
 matrix() { python3 scripts/clients/matrix.py "$@"; }
+client_groups() { python3 scripts/clients/group_matrix.py "$@"; }
 bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
 admin_answers() { python3 scripts/admin_answers.py "$@"; }
 group_answers() { python3 scripts/group_answers.py "$@"; }
@@ -58,6 +59,7 @@ quick() {
   # The binary that the command-line tests were built with: no second compilation.
   stage "bench, cat, topic" scripts/bench-smoke.sh --own "$TARGET/debug/ringlog"
   stage "clients, smoke" matrix --ringlog "$TARGET/debug/ringlog" --level smoke --io-driver epoll --io-driver io_uring
+  stage "clients in groups, smoke" client_groups --ringlog "$TARGET/debug/ringlog" --level smoke
 }
 
 build_ci() { stage "build, profile ci" cargo build --locked --quiet --profile ci --bin ringlog; }
@@ -138,6 +140,7 @@ plain() {
   stage "torture, short" torture
   stage "storage figures, short" storage_figures
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
+  stage "clients in groups, pairwise" client_groups --ringlog "$TARGET/ci/ringlog" --without consumer --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
@@ -156,12 +159,15 @@ full() {
   mkdir -p "$evidence"
   stage "glommio" glommio
   stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
+  mkdir -p docs/evidence/groups
+  stage "clients in groups, full" client_groups --ringlog "$TARGET/ci/ringlog" --without consumer --level full --json docs/evidence/groups/clients.json
   stage "client table" python3 scripts/readme-table.py
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
   stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring
   stage "bad input, epoll" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver epoll
   stage "clients against Kafka" matrix --kafka --level pairwise
+  stage "clients in groups against Kafka" client_groups --kafka --level pairwise
   stage "bad input against Kafka" bad_inputs --kafka
 }
 

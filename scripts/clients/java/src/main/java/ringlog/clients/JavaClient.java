@@ -177,7 +177,7 @@ public final class JavaClient {
         return expected.size() + " records";
     }
 
-    private static String version() throws IOException {
+    static String version() throws IOException {
         Properties properties = new Properties();
         try (InputStream resource = KafkaConsumer.class.getResourceAsStream("/kafka/kafka-version.properties")) {
             if (resource != null) {
