@@ -54,6 +54,13 @@ WANTED = {
                    ("steady_state_allocations", EXACTLY, 0)],
         "produce": [("ratio_1_records", AT_MOST, 1.03), ("ratio_10_records", AT_MOST, 1.03)],
     },
+    "groups": {
+        "machine": [("groups", AT_LEAST, 10_000), ("members", AT_LEAST, 100_000), ("heartbeat_us_max", AT_MOST, 5),
+                    ("assignment_ms_max", AT_MOST, 50), ("idle_group_bytes", AT_MOST, 4096)],
+        "commits": [("cpu_ratio", AT_MOST, 0.5)],
+        "static": [("ours_moved_partitions", EXACTLY, 0)],
+        "cooperative": [("ours_largest_gap_ms", AT_MOST, 1000)],
+    },
 }
 TEST_NAME = re.compile(r"\(test: `?([^`)]+)`?\)")
 

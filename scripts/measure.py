@@ -4,7 +4,7 @@
   measure.py skeleton [--only start|journal|produce|echo] [--seconds S] [--out DIR]
   measure.py storage [--only ROW,...] [--short] [--ringlog BINARY] [--out DIR]
   measure.py raft [--only produce] [--out DIR]
-  measure.py groups [--only commits|static|cooperative] [--ringlog BINARY] [--out DIR]
+  measure.py groups [--only machine|commits|static|cooperative] [--ringlog BINARY] [--out DIR]
 
 skeleton: start, journal, produce beside Apache Kafka, the executor beside tokio. The part `echo` is the whole runtime
 benchmark, with glommio: echo, cached file reads, messages between cores.
@@ -12,7 +12,7 @@ storage: the rows of scripts/measure/storage.py and restart.py. Needs root: some
 drops the page cache. `restart` takes 20 GiB of disk while it runs. --short tries each row in seconds on little data; its
 figures go to a folder that is removed, unless --out names one, and only what the clock has no part in is compared with a
 bound, a loose one.
-groups: offset commits and rebalances beside Apache Kafka, by confluent-kafka of the clients' tools (scripts/install-tools.sh).
+groups: the machine of groups alone; offset commits and rebalances beside Apache Kafka, by confluent-kafka of the clients' tools (scripts/install-tools.sh).
 raft: instructions of a produced batch, counted by callgrind, against the commit before groups had other members.
 
 Run it on a quiet machine of two or more cores. It builds the release binaries, pins broker and generator apart (core 0 and
@@ -201,13 +201,16 @@ def measure_storage(arguments):
 
 
 def measure_groups(arguments):
+    rows = arguments.only or list(groups.ROWS)
+    if "machine" in rows:
+        build_release("-p", "ringlog-broker", "--example", "group_machine")
     if arguments.ringlog:
         Binary.path = arguments.ringlog.absolute()
-    else:
+    elif set(rows) - {"machine"}:
         build_release("--bin", "ringlog")
     out = arguments.out or ROOT / "docs/evidence/groups"
     out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.only or groups.ROWS:
+    for name in rows:
         groups.ROWS[name](out)
 
 

@@ -32,6 +32,12 @@ FIGURES = [
     ("Memory of an idle partition with data", "storage/idle-partitions", "with_data_bytes", "bytes"),
     ("Broker CPU beside Apache Kafka, 64 KiB batches", "skeleton/produce-64k", "cpu_ratio", "x"),
     ("Broker CPU beside Apache Kafka, 10 records of 100 B a batch", "skeleton/produce-small", "cpu_ratio", "x"),
+    ("Broker CPU beside Apache Kafka, an offset commit", "groups/commits", "cpu_ratio", "x"),
+    ("A heartbeat of KIP-848 in the machine of groups, 100,000 members", "groups/machine", "heartbeat_us_max", "us"),
+    ("Assignment of 1,000 members and 10,000 partitions", "groups/machine", "assignment_ms_max", "ms"),
+    ("Memory of an idle group", "groups/machine", "idle_group_bytes", "bytes"),
+    ("Partitions moved by a rolling restart of 40 static members", "groups/static", "ours_moved_partitions", "partitions"),
+    ("Largest gap of the unaffected while one joins 20 cooperative members", "groups/cooperative", "ours_largest_gap_ms", "ms"),
 ]
 
 

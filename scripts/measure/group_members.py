@@ -14,12 +14,13 @@ import threading
 import time
 import uuid
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 PERIOD_MS = 100
 SETTLED_SECONDS, PATIENCE_SECONDS = 3, 120
 GROUPS = 20
+NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class Board:
@@ -206,6 +207,18 @@ def finish(board, feeder, members):
     return {"moved_partitions": len(moved), "kept_partitions": len(gaps), "largest_gap_ms": round(max(gaps) * 1e3)}
 
 
+def first_commit(consumer, topic):
+    """Kafka makes the topic of offsets only now, and says meanwhile that it is no coordinator."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+        except KafkaException as error:
+            if time.monotonic() > end or error.args[0].code() not in NOT_YET:
+                raise
+            time.sleep(0.2)
+
+
 def commits(arguments):
     topic = new_topic(arguments.bootstrap, 1)
     answered, failed = [0], [0]
@@ -217,7 +230,8 @@ def commits(arguments):
     consumers = [Consumer(settings_of(arguments, f"commits-{uuid.uuid4().hex[:8]}") | {"on_commit": told}) for _ in range(GROUPS)]
     for consumer in consumers:
         # Finds the coordinator, so that nothing waits for it below.
-        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+        first_commit(consumer, topic)
+    answered[0], failed[0] = GROUPS, 0
     print("ready", flush=True)
     input()
     began, sent = time.monotonic(), 0

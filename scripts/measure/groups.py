@@ -1,13 +1,13 @@
-"""The figures of docs/evidence/groups/ that need a broker: offset commits and rebalances, beside Apache Kafka 4.4."""
+"""The figures of docs/evidence/groups/: the machine alone, and beside Apache Kafka 4.4 offset commits and rebalances."""
 import json
 import os
 import statistics
 import subprocess
 
-from common import BROKER_CPU, GENERATOR_CPU, ROOT, Broker, output_of, run, write
+from common import BROKER_CPU, GENERATOR_CPU, ROOT, Broker, output_of, run, target, write
 
 PYTHON = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/ringlog/clients/venv/bin/python")
-ROUNDS = 5
+ROUNDS, REBALANCE_ROUNDS = 5, 3
 COMMITS_PER_SECOND, COMMIT_SECONDS, WARMUP_SECONDS = 2_000, 10, 20
 STATIC_MEMBERS, COOPERATIVE_MEMBERS = 40, 20
 LARGEST_GAP_MS = 1_000
@@ -52,13 +52,13 @@ def members(what, broker, *arguments):
     return found
 
 
-def both(what, arguments, warmup=None):
+def both(what, arguments, rounds_count, warmup=None):
     """Ours and Kafka's in turn."""
     rounds = []
     with Kafka() as kafka:
         if warmup:
             members(what, kafka, *warmup)
-        for _ in range(ROUNDS):
+        for _ in range(rounds_count):
             with Broker("--shards", "1", "--set", "group.initial.rebalance.delay.ms=3000", cpu=BROKER_CPU) as broker:
                 ours = members(what, broker, *arguments)
             rounds.append((ours, members(what, kafka, *arguments)))
@@ -67,7 +67,7 @@ def both(what, arguments, warmup=None):
 
 def commits(out):
     arguments = ["--rate", COMMITS_PER_SECOND, "--seconds", COMMIT_SECONDS]
-    rounds = both("commits", arguments, warmup=["--rate", COMMITS_PER_SECOND, "--seconds", WARMUP_SECONDS])
+    rounds = both("commits", arguments, ROUNDS, warmup=["--rate", COMMITS_PER_SECOND, "--seconds", WARMUP_SECONDS])
     values = {"cpu_ratio": round(statistics.median(ours["cpu_us"] / kafka["cpu_us"] for ours, kafka in rounds), 3)}
     for name, side in (("ours", 0), ("kafka", 1)):
         values[f"{name}_cpu_us"] = round(statistics.median(row[side]["cpu_us"] for row in rounds), 2)
@@ -78,11 +78,11 @@ def commits(out):
 
 
 def rebalance(out, what, count, figure, bounds):
-    rounds = both(what, ["--members", count])
+    rounds = both(what, ["--members", count], REBALANCE_ROUNDS)
     values = {f"{name}_{key}": max(row[side][key] for row in rounds)
               for name, side in (("ours", 0), ("kafka", 1)) for key in rounds[0][0]}
     write(out, what, f"{figure}; confluent-kafka, a record to each partition each 100 ms, the largest gap that a partition which stays had; "
-          f"the worst of {ROUNDS} runs of each broker", f"scripts/measure.py groups --only {what}", bounds, values=values)
+          f"the worst of {REBALANCE_ROUNDS} runs of each broker", f"scripts/measure.py groups --only {what}", bounds, values=values)
 
 
 def static(out):
@@ -95,4 +95,26 @@ def cooperative(out):
               [{"value": "ours_largest_gap_ms", "op": "<=", "limit": LARGEST_GAP_MS}])
 
 
-ROWS = {"commits": commits, "static": static, "cooperative": cooperative}
+def machine(out):
+    figures = json.loads(output_of([target() / "release/examples/group_machine"], timeout=600))
+    assignments = figures["assignment_of_1000_members_and_10000_partitions"]
+    values = {
+        "groups": figures["groups"], "members": figures["members"],
+        "heartbeat_us": [round(value, 2) for value in figures["heartbeat_us"]],
+        "heartbeat_us_max": round(max(figures["heartbeat_us"]), 2),
+        "join_us": round(figures["join_us"], 1), "leave_us": round(figures["leave_us"], 1),
+        "assignment_ms_max": round(max(value for case in assignments.values() for value in case.values()), 2),
+        "idle_group_bytes": figures["counted_bytes_per_idle_group"],
+        "member_bytes": figures["counted_bytes_per_member"], "member_resident_bytes": figures["resident_bytes_per_member"],
+        **{f"{case.replace(' ', '_')}_ms": [round(value, 2) for value in both.values()] for case, both in assignments.items()},
+    }
+    write(out, "machine", "the machine of groups alone, without log and network: processor time of its thread for a heartbeat of KIP-848 "
+          "(the worst of five rounds over all members), for the assignment of a group of 1,000 members and 10,000 partitions (first, and after "
+          "one went), and the memory that it counts for a group that all members left",
+          "scripts/measure.py groups --only machine",
+          [{"value": "groups", "op": ">=", "limit": 10_000}, {"value": "members", "op": ">=", "limit": 100_000},
+           {"value": "heartbeat_us_max", "op": "<=", "limit": 5}, {"value": "assignment_ms_max", "op": "<=", "limit": 50},
+           {"value": "idle_group_bytes", "op": "<=", "limit": 4096}], values=values)
+
+
+ROWS = {"machine": machine, "commits": commits, "static": static, "cooperative": cooperative}
