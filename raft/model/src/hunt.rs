@@ -24,12 +24,13 @@ pub struct Hunt {
 pub fn hunt<M: Model>(model: &M, seed: u64, steps_max: u64) -> Hunt {
     let mut properties = model.properties();
     properties.retain(|property| property.expectation == Expectation::Always);
+    let start = model.start();
     let mut random = seed;
     let (mut steps, mut walks) = (0, 0);
     let (mut actions, mut taken) = (Vec::new(), Vec::new());
     while steps < steps_max {
         walks += 1;
-        let mut state = model.start();
+        let mut state = start.clone();
         taken.clear();
         let habit = mixed(&mut random);
         for _ in 0..WALK_STEPS_MAX {

@@ -8,7 +8,7 @@
 //! flow control, learners, the log start) decides when something happens, never whether it is safe; the seeded simulation of
 //! the crate runs those.
 //!
-//! Reading order: [`log`], [`state`], [`protocol`], [`properties`], [`runs`], [`explore`].
+//! Reading order: [`log`], [`state`], [`protocol`], [`properties`], [`runs`], [`stages`], [`explore`].
 
 #![forbid(unsafe_code)]
 
@@ -18,4 +18,5 @@ pub mod log;
 pub mod properties;
 pub mod protocol;
 pub mod runs;
+pub mod stages;
 pub mod state;

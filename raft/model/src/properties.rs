@@ -9,6 +9,8 @@ use crate::state::{Config, Fault, NOBODY, Role, State};
 #[derive(Clone)]
 pub struct Checked<const N: usize, const T: usize> {
     pub protocol: Protocol,
+    /// Steps taken before the search begins.
+    pub stage: Vec<Action>,
     /// Also check what lies inside (log matching and so on). Off, only what a client could notice counts.
     pub inner: bool,
     /// Also check that every majority can recover from every state.
@@ -23,7 +25,15 @@ impl<const N: usize, const T: usize> Model for Checked<N, T> {
 
     fn start(&self) -> Self::State {
         assert!(usize::from(self.protocol.max_term) < T, "a term is kept for the recovery check");
-        State::new(self.protocol.voters)
+        // The stage names replicas, so nothing is folded on the way.
+        let unfolded = Checked { symmetry: false, ..self.clone() };
+        let mut actions = Vec::new();
+        self.stage.iter().fold(State::new(self.protocol.voters), |state, step| {
+            actions.clear();
+            unfolded.actions(&state, &mut actions);
+            assert!(actions.contains(step), "{step:?} cannot happen in {state:?}");
+            unfolded.next(&state, *step)
+        })
     }
 
     fn actions(&self, state: &Self::State, actions: &mut Vec<Action>) {
@@ -88,6 +98,10 @@ impl<const N: usize, const T: usize> Model for Checked<N, T> {
             Action::PersistLogTermOnly { replica } => protocol.persist_log_term_only(&mut state, replica),
             Action::Crash { replica } => protocol.crash(&mut state, replica),
             Action::Wipe { replica } => protocol.wipe(&mut state, replica),
+        }
+        if !self.inner {
+            // Nobody asks for it, and a fault ends the way on which a client would notice what it leads to.
+            state.forgive(Fault::CommittedTruncated);
         }
         if self.protocol.mistake.is_none() {
             state.forget();

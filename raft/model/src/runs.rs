@@ -3,7 +3,8 @@
 use crate::explore::{Outcome, Search, explore};
 use crate::hunt::{Hunt, hunt};
 use crate::properties::Checked;
-use crate::protocol::{Mistake, Protocol, Rule};
+use crate::protocol::{Action, Mistake, Protocol, Rule};
+use crate::stages::stage;
 
 /// Calls a method of a [`Run`] for the model of its size.
 macro_rules! sized {
@@ -29,6 +30,8 @@ pub struct Run {
     pub name: String,
     pub replicas: usize,
     pub protocol: Protocol,
+    /// Steps taken before the search begins.
+    pub stage: Vec<Action>,
     /// Check what lies inside too: without it only what a client could notice counts.
     pub inner: bool,
     /// Check that every majority can recover from every state.
@@ -65,8 +68,8 @@ impl Run {
     }
 
     fn checked<const N: usize, const T: usize>(&self, fold: bool) -> Checked<N, T> {
-        let Run { protocol, inner, recovery, .. } = self.clone();
-        Checked { protocol, inner, recovery, symmetry: fold }
+        let Run { protocol, stage, inner, recovery, .. } = self.clone();
+        Checked { protocol, stage, inner, recovery, symmetry: fold }
     }
 }
 
@@ -88,6 +91,7 @@ fn sound(name: &str, replicas: usize, protocol: Protocol) -> Run {
         name: name.to_owned(),
         replicas,
         protocol,
+        stage: Vec::new(),
         inner: true,
         recovery: true,
         search: Search::DepthFirst,
@@ -154,9 +158,9 @@ pub fn mistake_runs() -> Vec<Run> {
         (LeaderCountsMemory, 3, log_term(3, 2)),
         (VoteBeforeDurable, 3, lazy(2, 1)),
         (AckBeforeDurable, 3, lazy(2, 1)),
-        (LogTermBeforeLog, 3, lazy(3, 2)),
-        (LogBeforeTerm, 3, Protocol { split: true, ..lazy(3, 2) }),
-        (TruncateToMessageEnd, 3, log_term(3, 2)),
+        (LogTermBeforeLog, 3, lazy(3, 1)),
+        (LogBeforeTerm, 4, Protocol { voters: 0b1101, split: true, ..lazy(3, 3) }),
+        (TruncateToMessageEnd, 3, log_term(3, 1)),
         (StaleAppendTruncates, 3, log_term(3, 2)),
         (NoPrevCheck, 3, log_term(3, 3)),
         (WipedKeepsIdentity, 3, log_term(2, 1)),
@@ -168,7 +172,7 @@ pub fn mistake_runs() -> Vec<Run> {
         (ConfigLeftBehind, 3, members(2, 1, 1)),
         (OnlyVotersCampaign, 3, Protocol { voters: 0b1, ..members(3, 2, 2) }),
         (VersionNotCompared, 4, members(3, 1, 2)),
-        (EndBeforeVersion, 3, Protocol { voters: 0b1, ..members(3, 2, 2) }),
+        (EndBeforeVersion, 3, members(3, 2, 2)),
         (VersionComparedApart, 4, members(3, 2, 2)),
     ];
     let cheap = [
@@ -184,6 +188,10 @@ pub fn mistake_runs() -> Vec<Run> {
         ConfigAdoptedEarly,
         OnlyVotersCampaign,
         ConfigLeftBehind,
+        TruncateToMessageEnd,
+        LogTermBeforeLog,
+        LogBeforeTerm,
+        EndBeforeVersion,
     ];
     planted
         .into_iter()
@@ -191,6 +199,7 @@ pub fn mistake_runs() -> Vec<Run> {
             name: format!("{mistake:?}"),
             replicas,
             protocol: Protocol { mistake: Some(mistake), ..protocol },
+            stage: stage(mistake),
             inner: false,
             recovery: matches!(mistake, OnlyVotersCampaign | VersionComparedApart),
             search: Search::BreadthFirst,

@@ -210,6 +210,10 @@ impl<const N: usize, const T: usize> State<N, T> {
         self.faults |= fault as u8;
     }
 
+    pub fn forgive(&mut self, fault: Fault) {
+        self.faults &= !(fault as u8);
+    }
+
     pub fn has(&self, fault: Fault) -> bool {
         self.faults & fault as u8 != 0
     }

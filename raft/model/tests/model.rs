@@ -22,7 +22,7 @@ fn the_rule_holds_in_every_state_of_the_small_spaces() {
 fn every_mistake_that_is_cheap_to_find_is_found() {
     let mistakes = mistake_runs();
     let cheap: Vec<&Run> = mistakes.iter().filter(|run| run.cheap).collect();
-    assert!(cheap.len() >= 12, "only {} mistakes are tried", cheap.len());
+    assert!(cheap.len() >= 16, "only {} mistakes are tried", cheap.len());
     for run in cheap {
         let outcome = run.explore(STATES_MAX, true);
         assert!(outcome.broken.is_some(), "{} was not found in {} states", run.name, outcome.states);
@@ -30,8 +30,7 @@ fn every_mistake_that_is_cheap_to_find_is_found() {
     }
 }
 
-/// Random walks find what a search reaches after tens of millions of states: all mistakes but those that need billions of steps
-/// (`docs/evidence/raft/model.json` names them).
+/// Random walks find what a search reaches after tens of millions of states (`docs/evidence/raft/model.json` has how many).
 #[test]
 fn mistakes_that_lie_deep_are_found_by_random_walks() {
     let deep = [
