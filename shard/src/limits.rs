@@ -62,6 +62,13 @@ pub const JOURNAL_READ_PIECE_BYTES: usize = 1024 * 1024;
 /// Partitions that a core opens at once at start: each waits for a few reads, which a device answers side by side.
 pub const PARTITIONS_OPENED_AT_ONCE: usize = 16;
 
+/// Times that a start reads the same bytes before it takes them for unreadable: a device's hiccup passes within a few, and what is
+/// broken for good delays the start by next to nothing.
+pub const RECOVERY_READ_ATTEMPTS: u32 = 4;
+
+/// Pause between two of them.
+pub const RECOVERY_READ_PAUSE_MS: u64 = 50;
+
 /// Partitions whose segments recovery mends at once: their syncs share the file system's own commits.
 pub const RECOVERY_PARTITIONS_AT_ONCE: usize = 16;
 

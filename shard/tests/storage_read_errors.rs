@@ -10,8 +10,11 @@ use std::time::Duration;
 use ringlog_io::sim::{Host, Outcome, Place, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
-use ringlog_shard::journal::recovery::recover;
-use ringlog_shard::storage::{CoreStorage, LogId, LogSettings, ReadError, StorageError, StorageSettings};
+use ringlog_shard::journal::recovery::{RecoveryStep, recover, recover_with};
+use ringlog_shard::limits::RECOVERY_READ_ATTEMPTS;
+use ringlog_shard::storage::{
+    CoreStorage, LogId, LogSettings, ReadError, RecoveryReport, StorageError, StorageSettings,
+};
 use storage_support::*;
 
 /// Next to nothing stays in memory, so that reads go to files.
@@ -131,5 +134,69 @@ fn a_partition_that_cannot_be_read_at_start_keeps_no_other_from_opening() {
                 read_all(&io, &storage, opened.expect("sound"), 100_000).await;
             }
         }
+    });
+}
+
+/// Starts with the errors that the disk has, then without them: nothing is damaged, and what was acknowledged is there.
+async fn starts_sound(
+    io: &Io,
+    host: &Host,
+    settings: StorageSettings,
+    model: &Rc<RefCell<Model>>,
+) -> RecoveryReport {
+    let directory = open_directory(io, Path::new("/data")).await;
+    let recovery = recover(io, &directory, 1, &core_of(1), &settings).await.expect("recovery");
+    assert_eq!(recovery.report.corruption, Vec::<String>::new());
+    host.disk().heal();
+    let report = recovery.report.clone();
+    let storage = start_cores(io, recovery, settings).await.pop().expect("one core");
+    check_against_model(io, &[Core::open(storage, Rc::clone(model), ONE_SEGMENT).await], model).await;
+    report
+}
+
+#[test]
+fn what_the_journal_has_is_written_anew_where_it_cannot_be_read() {
+    simulate(|io, host| async move {
+        let core = filled(&io).await;
+        for salt in 0..BATCHES {
+            core.append(partition(1, 0), RECORDS as u32, 200, salt as u64).await;
+        }
+        core.settle(&io).await;
+        let model = Rc::clone(&core.model);
+        drop(core);
+        {
+            // A start that ends once the segment has everything, and before the journal may go.
+            let directory = open_directory(&io, Path::new("/data")).await;
+            let stop = |step| match step {
+                RecoveryStep::PartitionReplayed => Err(std::io::Error::other("as a crash would")),
+                _ => Ok(()),
+            };
+            recover_with(&io, &directory, 1, &core_of(1), &NO_TAIL, &stop).await.expect_err("stopped");
+        }
+        host.disk().fail_reads(Place::in_files(SEGMENT));
+        let report = starts_sound(&io, &host, NO_TAIL, &model).await;
+        assert!(report.restored_bytes > 0, "nothing was compared in vain: {report:?}");
+    });
+}
+
+#[test]
+fn a_read_that_fails_now_and_then_damages_nothing_at_a_start() {
+    const BYPASSING: StorageSettings = StorageSettings { bypass_bytes: 3000, ..SMALL };
+    simulate(|io, host| async move {
+        let directory = open_directory(&io, Path::new("/data")).await;
+        let storage = start(&io, &directory, 1, BYPASSING).await.pop().expect("one core");
+        let mut core = Core::open(storage, Rc::default(), ONE_SEGMENT).await;
+        core.create([partition(1, 0)], ONE_SEGMENT);
+        // The journal has the small ones, and names where the large one lies.
+        for (value_bytes, salt) in [(100, 1), (9_000, 2), (100, 3)] {
+            core.append(partition(1, 0), 1, value_bytes, salt).await;
+            core.settle(&io).await;
+        }
+        let model = Rc::clone(&core.model);
+        drop((core, directory));
+        let times = u64::from(RECOVERY_READ_ATTEMPTS) - 1;
+        host.disk().fail_reads(Place::in_files(SEGMENT).times(times));
+        host.disk().fail_reads(Place::in_files(".journal").times(times));
+        starts_sound(&io, &host, BYPASSING, &model).await;
     });
 }

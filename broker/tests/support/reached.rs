@@ -57,6 +57,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("groups.missing_topics", "broker/tests/groups.rs"),
     ("open.emptied_at_start", "shard/tests/storage_begin_anew.rs"),
     ("recovery.begin_anew", "shard/tests/storage_begin_anew.rs and the crash seeds"),
+    ("recovery.read_again", "shard/tests/storage_read_errors.rs"),
     ("recovery.swap_finished", "shard/tests/storage_compaction.rs"),
     ("replica.commit_out_of_reach", "shard/tests/replicas.rs"),
     ("replica.copy_begun", "shard/tests/replicas.rs"),

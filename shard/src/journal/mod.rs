@@ -4,12 +4,13 @@
 //! record, and it never touches a segment except in `recovery`, which redoes its entries.
 //!
 //! Reading order: `format` (constants, manifest), `entry`, `frame` (layouts), `queue` (what waits for the next
-//! write), `ring` (the files), `writer` (the one write in flight), `reader`, `recovery`.
+//! write), `ring` (the files), `writer` (the one write in flight), `reader`, `read_again`, `recovery`.
 
 pub mod entry;
 pub mod format;
 pub mod frame;
 mod queue;
+mod read_again;
 pub mod reader;
 pub mod recovery;
 mod ring;

@@ -14,6 +14,7 @@ use ringlog_protocol::records::batch::batches;
 use super::entry::{Entry, EntryBody, OffsetRange, Reference, SyncedTo};
 use super::format::{FRAME_ALIGNMENT_BYTES, Manifest};
 use super::frame::{FRAME_HEADER_BYTES, FrameHeader, decode_body};
+use super::read_again::read_again;
 use crate::limits::{JOURNAL_GAP_SCAN_BYTES_MAX, JOURNAL_READ_PIECE_BYTES};
 
 /// An entry that owns its bytes.
@@ -92,7 +93,7 @@ impl Window<'_> {
         if position < self.start || end > window_end {
             let left = usize::try_from(self.length - position).unwrap_or(usize::MAX);
             let wanted = length.max(JOURNAL_READ_PIECE_BYTES).min(left);
-            self.bytes = self.io.read_at(self.file, position, wanted).await?;
+            self.bytes = read_again(self.io, self.file, position, wanted).await?;
             self.start = position;
         }
         let from = usize::try_from(position - self.start).unwrap_or(usize::MAX);

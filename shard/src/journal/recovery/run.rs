@@ -21,6 +21,7 @@ use crate::journal::JournalError;
 use crate::journal::entry::Reference;
 use crate::journal::format::{MANIFEST_NAME, Manifest, ManifestError, generation_name};
 use crate::journal::frame::FrameOrigin;
+use crate::journal::read_again::read_again;
 use crate::journal::reader::{FileScan, FoundEntry, judge_core, scan_file};
 use crate::limits::{CHECKPOINT_WRITE_BYTES_MAX, RECOVERY_PARTITIONS_AT_ONCE};
 use crate::storage::durable_folder::make_folder;
@@ -552,7 +553,8 @@ impl PartitionReplay<'_> {
 
     /// The bytes that a reference names, if they check.
     async fn sound_bytes(&self, file: &File, reference: &Reference) -> io::Result<Option<Bytes>> {
-        let bytes = self.io.read_at(file, u64::from(reference.position), reference.length as usize).await?;
+        let bytes =
+            read_again(self.io, file, u64::from(reference.position), reference.length as usize).await?;
         let is_sound = bytes.len() == reference.length as usize && crc32fast::hash(&bytes) == reference.crc;
         Ok(is_sound.then_some(bytes))
     }
@@ -561,7 +563,8 @@ impl PartitionReplay<'_> {
         let Some(first) = run.first() else { return Ok(()) };
         let position = u64::from(first.position);
         let length: usize = run.iter().map(|write| write.bytes.len()).sum();
-        let present = self.io.read_at(file, position, length).await?;
+        // The journal has these bytes: where they cannot be read they are written anew like any others.
+        let present = self.io.read_at(file, position, length).await.unwrap_or_default();
         if is_equal(&present, run) {
             self.verified_bytes += length as u64;
         } else {
