@@ -20,6 +20,8 @@ class Member(kafka.ConsumerRebalanceListener):
             enable_auto_commit=False, partition_assignment_strategy=[ASSIGNORS[options.protocol]], session_timeout_ms=options.session_ms,
             heartbeat_interval_ms=options.session_ms // 6, fetch_max_wait_ms=100, reconnect_backoff_max_ms=1000,
         )
+        # A leader that does not know the topic's partitions yet assigns nothing, and joins again at once: the topic is asked for first.
+        self.consumer.partitions_for_topic(options.topic)
         self.consumer.subscribe([options.topic], listener=self)
 
     def commit(self, only=None):
@@ -49,7 +51,8 @@ class Member(kafka.ConsumerRebalanceListener):
     def run(self, stop):
         while not stop.is_set():
             try:
-                polled = self.consumer.poll(timeout_ms=100)
+                # A shorter wait gives a join up on a busy machine, and the member may then stay without heartbeats.
+                polled = self.consumer.poll(timeout_ms=1000)
             except kafka.errors.KafkaError as error:
                 member.emit("trouble", detail=f"poll: {error!r}")
                 if isinstance(error, kafka.errors.FencedInstanceIdError):
