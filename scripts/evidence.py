@@ -60,6 +60,7 @@ WANTED = {
         "commits": [("cpu_ratio", AT_MOST, 0.5)],
         "static": [("ours_moved_partitions", EXACTLY, 0)],
         "cooperative": [("ours_largest_gap_ms", AT_MOST, 1000)],
+        "clients": [("failed", EXACTLY, 0)],
     },
 }
 TEST_NAME = re.compile(r"\(test: `?([^`)]+)`?\)")

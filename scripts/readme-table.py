@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes README.md's tables from docs/evidence/: of clients, from the results of the last full matrix
-(skeleton/clients.json), and of figures, each with its bound and whether it holds.
+"""Writes README.md's tables from docs/evidence/: of clients, from the results of the last full matrices
+(skeleton/clients.json, groups/clients.json), and of figures, each with its bound and whether it holds.
 
 With --check nothing is written: exit 1 when a table is not what the results say.
 """
@@ -12,6 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "docs" / "evidence"
 RESULTS = EVIDENCE / "skeleton" / "clients.json"
+GROUP_RESULTS = EVIDENCE / "groups" / "clients.json"
 OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
 # (what, file below docs/evidence/, the value in it, unit)
 FIGURES = [
@@ -48,25 +49,34 @@ def share(rows):
     return f"{good} of {len(rows)}"
 
 
-def table(report):
-    rows = report["rows"]
-    lines = ["| client | wrote | read back, byte by byte | after kill -9 and other shards |", "|---|---|---|---|"]
-    for client, version in sorted(report["versions"].items()):
+def told(report, path):
+    return f"Level {report['level']}, commit {report['commit'][:10]}, {report['date']}: [{path}]({path})."
+
+
+def table(report, groups):
+    rows, group_rows = report["rows"], groups["rows"]
+    lines = ["| client | wrote | read back, byte by byte | after kill -9 and other shards | in groups |", "|---|---|---|---|---|"]
+    for client, version in sorted({**report["versions"], **groups["versions"]}.items()):
         wrote = [row for row in rows if row["phase"] == "produce" and row.get("producer") == client]
         read = [row for row in rows if row["phase"] == "consume" and row.get("consumer") == client]
         again = [row for row in rows if row["phase"].startswith("kill") and row.get("consumer") == client]
-        lines.append(f"| {version} | {share(wrote)} | {share(read)} | {share(again)} |")
+        joined = [row for row in group_rows if client in row.get("clients", ())]
+        lines.append(f"| {version} | {share(wrote)} | {share(read)} | {share(again)} | {share(joined)} |")
+    scenarios = sorted({row["scenario"] for row in group_rows if "clients" in row and row["clients"] != ["tools"]})
+    protocols = sorted({row["protocol"] for row in group_rows if row.get("protocol")})
     lines.append("")
-    lines.append(
-        f"A cell is a topic: writer, codec, acks and idempotence, on 1 and 2 shards and both drivers. Level {report['level']}, "
-        f"commit {report['commit'][:10]}, {report['date']}: [docs/evidence/skeleton/clients.json](docs/evidence/skeleton/clients.json).")
+    lines.append("Written and read: a cell is a topic: writer, codec, acks and idempotence, on 1 and 2 shards and both drivers. "
+                 + told(report, "docs/evidence/skeleton/clients.json"))
+    lines.append("")
+    lines.append(f"In groups: a cell is one of {len(scenarios)} scenarios in a protocol that the client has ({', '.join(protocols)}), alone or with another "
+                 "client in the same group. " + told(groups, "docs/evidence/groups/clients.json"))
     return "\n".join(lines)
 
 
 def clients():
-    if not RESULTS.exists():
+    if not RESULTS.exists() or not GROUP_RESULTS.exists():
         return "No full run is recorded yet: `scripts/test.sh --full` writes one."
-    return table(json.loads(RESULTS.read_text(encoding="utf-8")))
+    return table(*(json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, GROUP_RESULTS)))
 
 
 def figures():
