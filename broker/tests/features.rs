@@ -9,8 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use ringlog_protocol::api::ApiKey;
+use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::frame::{Answer, RequestHeader};
 use ringlog_protocol::messages::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use ringlog_protocol::messages::consumer_group_heartbeat::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+};
 use ringlog_protocol::messages::update_features::{
     FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse,
 };
@@ -73,8 +77,28 @@ impl Broker {
         self.json(&["cluster", "features", "-o", "json"])
     }
 
+    /// Of the format.
     fn level(&self) -> Value {
-        self.features()["features"][0]["level"].clone()
+        let told = self.features();
+        let features = told["features"].as_array().expect("a list");
+        features.iter().find(|feature| feature["name"] == FORMAT).expect("it is always there")["level"]
+            .clone()
+    }
+
+    /// What a consumer of KIP-848 that joins is told.
+    fn join_as_consumer(&self) -> ErrorCode {
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: "g",
+            member_id: "m",
+            rebalance_timeout_ms: 1_000,
+            subscribed_topic_names: Some(vec!["orders"]),
+            topic_partitions: Some(Vec::new()),
+            ..ConsumerGroupHeartbeatRequest::default()
+        };
+        let body =
+            self.call(ApiKey::ConsumerGroupHeartbeat, 1, |writer, version| request.encode(writer, version));
+        let told = ConsumerGroupHeartbeatResponse::decode(&mut Reader::new(&body), 1).expect("an answer");
+        ErrorCode::from_i16(told.error_code).expect("a known code")
     }
 
     /// One request on a connection of its own; the body of the answer.
@@ -154,14 +178,17 @@ fn a_new_cluster_reports_what_is_built_and_runs_the_newest_levels() {
         if version < 3 {
             assert_eq!((supported, runs, told.finalized_features_epoch), (vec![], vec![], -1));
         } else {
-            assert_eq!((supported, runs), (vec![(FORMAT, 1, 2)], vec![(FORMAT, 2, 2)]));
+            // Before version 4 clients do not understand features that can be off.
+            let built = [("group.version", 0, 1), (FORMAT, 1, 2)];
+            let built = if version < 4 { &built[1..] } else { &built };
+            assert_eq!((supported, runs), (built.to_vec(), vec![("group.version", 1, 1), (FORMAT, 2, 2)]));
             epochs.push(told.finalized_features_epoch);
         }
     }
     assert!(epochs[0] >= 0 && epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
     let table = String::from_utf8(broker.run(&["cluster", "features"]).stdout).expect("text");
     let words: Vec<&str> = table.split_whitespace().collect();
-    assert_eq!(words, ["FEATURE", "LEVEL", "SUPPORTED", FORMAT, "2", "1-2"]);
+    assert_eq!(words, ["FEATURE", "LEVEL", "SUPPORTED", "group.version", "1", "0-1", FORMAT, "2", "1-2"]);
     let nothing = broker.json(&["cluster", "features", "upgrade", "-o", "json"]);
     assert_eq!(nothing, json!({ "dry_run": false, "features": [] }));
     assert_eq!(broker.features()["epoch"], json!(epochs[0]), "nothing was written");
@@ -237,17 +264,24 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
     let broker = Broker::start(directory.path());
     check_old_contents(&broker);
     assert_eq!(broker.level(), json!(1));
+    assert_eq!(broker.join_as_consumer(), ErrorCode::UnsupportedVersion);
+    let raised = json!([
+        { "name": "group.version", "from": 0, "to": 1 },
+        { "name": FORMAT, "from": 1, "to": 2 },
+    ]);
     let upgrade = ["cluster", "features", "upgrade", "-o", "json"];
     let dry = broker.json(&[upgrade.as_slice(), &["--dry-run"]].concat());
-    assert_eq!(dry, json!({ "dry_run": true, "features": [{ "name": FORMAT, "from": 1, "to": 2 }] }));
+    assert_eq!(dry, json!({ "dry_run": true, "features": raised }));
     assert_eq!(broker.level(), json!(1));
     broker.kill();
     let broker = Broker::start(directory.path());
     assert_eq!(broker.level(), json!(1), "a start raises nothing");
     let before = broker.features()["epoch"].as_i64();
     let done = broker.json(&upgrade);
-    assert_eq!(done, json!({ "dry_run": false, "features": [{ "name": FORMAT, "from": 1, "to": 2 }] }));
+    assert_eq!(done, json!({ "dry_run": false, "features": raised }));
     assert_eq!(broker.level(), json!(2));
+    // Nobody asked for the group's coordinator yet.
+    assert_eq!(broker.join_as_consumer(), ErrorCode::NotCoordinator);
     assert!(broker.features()["epoch"].as_i64() > before);
     // Enough behind it that the start is from a snapshot which holds the level.
     for name in ["a", "b", "c", "d"] {

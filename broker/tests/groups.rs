@@ -8,111 +8,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringlog_bench::client::admin::NewTopic;
-use ringlog_io::sim::{Host, Place, UnsyncedData, World};
+use ringlog_io::sim::{Place, UnsyncedData};
 use ringlog_io::{Io, OpenOptions, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 
 use support::clients;
 use support::clients::TOPIC;
+use support::group_scene::{GROUPS, PATIENCE, Scene};
 use support::member::{Member, SESSION_MS};
-use support::node::{Node, Shape, boot, run};
-use support::scene::prepare_output;
+use support::node::{boot, run};
 
-const PATIENCE: Duration = Duration::from_secs(300);
-const PARTITION_COUNT: i32 = 8;
 const OFFSETS_FOLDER: &str = "/var/lib/ringlog/data";
-/// Of names that lie on both cores of two.
-const GROUPS: [&str; 6] = ["g0", "g1", "g2", "g3", "g4", "g5"];
-
-struct Scene {
-    world: World,
-    broker: Host,
-    node: Node,
-    io: Io,
-    shape: Shape,
-}
-
-impl Scene {
-    fn new(seed: u64, core_count: u32) -> Scene {
-        prepare_output();
-        let world = World::new(seed);
-        let (broker, clients) = (world.host("broker"), world.host("clients"));
-        let shape = Shape { core_count, mesh_credits: 64, bypass_bytes: 0 };
-        let node = boot(&world, &broker, shape, PATIENCE).expect("it serves");
-        let scene = Scene { io: clients.executor(), world, broker, node, shape };
-        scene.create_topic();
-        scene
-    }
-
-    fn create_topic(&self) {
-        let (io, host) = (self.io.clone(), self.broker.address());
-        self.run(async move {
-            let client = clients::connect(&io, host).await.expect("it serves");
-            let topic = NewTopic {
-                name: TOPIC,
-                partitions: PARTITION_COUNT,
-                replication_factor: 1,
-                configs: Vec::new(),
-            };
-            client.create_topic(&topic).await.expect("a topic");
-        });
-    }
-
-    fn run<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
-        run(&self.world, &self.io, PATIENCE, work).expect("in time")
-    }
-
-    fn member(&self, group: &str) -> Member {
-        let (io, host, group) = (self.io.clone(), self.broker.address(), group.to_owned());
-        self.run(async move { Member::connect(&io, host, &group).await.expect("it serves") })
-    }
-
-    /// The power is cut, and the node comes back.
-    fn cut_power(self, unsynced: UnsyncedData) -> Scene {
-        let Scene { world, broker, node, io, shape } = self;
-        broker.crash_with(unsynced);
-        drop(node);
-        let node = boot(&world, &broker, shape, PATIENCE).expect("it serves again");
-        Scene { world, broker, node, io, shape }
-    }
-
-    fn stop(&self) {
-        assert!(self.node.stop(&self.world, PATIENCE), "it ends");
-        assert_eq!(self.node.failure(), None);
-    }
-
-    fn pass(&self, duration: Duration) {
-        let io = self.io.clone();
-        self.run(async move { io.sleep(duration).await });
-    }
-
-    fn offsets(&self, group: &str) -> BTreeMap<(String, i32), i64> {
-        let (io, host, group) = (self.io.clone(), self.broker.address(), group.to_owned());
-        self.run(async move {
-            let client = clients::connect(&io, host).await.expect("it serves");
-            loop {
-                match client.group_offsets(&group).await {
-                    Ok(offsets) => {
-                        break offsets
-                            .into_iter()
-                            .map(|(place, committed)| (place, committed.offset))
-                            .collect();
-                    }
-                    Err(error) if error.is_retriable() => io.sleep(Duration::from_millis(50)).await,
-                    Err(error) => panic!("{group}: {error}"),
-                }
-            }
-        })
-    }
-
-    fn waiting(&self) -> u64 {
-        // What is shown is a second old at most.
-        self.pass(Duration::from_secs(2));
-        self.node.sum(|shown| shown.groups.calls_waiting)
-    }
-}
-
 /// Two members of a group share partitions 0 and 1.
 fn meet(scene: &Scene, group: &str) -> (Member, Member) {
     let (mut one, mut two) = (scene.member(group), scene.member(group));

@@ -275,8 +275,8 @@ apis! {
     DescribeTransactions = 65, Since(0), NOT_SERVED;
     ListTransactions = 66, Since(0), NOT_SERVED;
     AllocateProducerIds = 67, Since(0), NOT_SERVED;
-    ConsumerGroupHeartbeat = 68, Since(0), NOT_SERVED;
-    ConsumerGroupDescribe = 69, Since(0), NOT_SERVED;
+    ConsumerGroupHeartbeat = 68, Since(0), needs(Read, Group, range(0, 1));
+    ConsumerGroupDescribe = 69, Since(0), needs(Describe, Group, range(0, 1));
     ControllerRegistration = 70, Since(0), NOT_SERVED;
     GetTelemetrySubscriptions = 71, Since(0), NOT_SERVED;
     PushTelemetry = 72, Since(0), NOT_SERVED;

@@ -164,6 +164,10 @@ impl Kind {
             Kind::AutoBytes { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, " bytes")),
             Kind::Milliseconds { minimum, maximum } => range(minimum, maximum, " milliseconds"),
             Kind::Number => "a decimal number".to_owned(),
+            // Some are lists themselves.
+            Kind::Choice(choices) if choices.iter().any(|choice| choice.contains(',')) => {
+                choices.join(" or ")
+            }
             Kind::Choice(choices) => choices.join(", "),
             Kind::Text { bytes_max } => format!("text of at most {bytes_max} bytes"),
             Kind::Directory => "one directory path".to_owned(),

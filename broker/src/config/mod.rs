@@ -7,6 +7,7 @@
 pub mod dynamic;
 pub mod environment;
 pub mod error;
+pub mod groups;
 pub mod keys;
 pub mod layers;
 pub mod load;

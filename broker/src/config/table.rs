@@ -31,6 +31,12 @@ const fn dynamic(key: Key) -> Key {
     Key { update: Update::Runtime, ..key }
 }
 
+/// Of a `group.consumer.*.ms`.
+const fn consumer_bound(name: &'static str, minimum: i64, default: &'static str) -> Key {
+    let doc = "The key without `min` or `max` in its name may be no less, or no more.";
+    built(name, milliseconds(minimum, I32_MAX), default, doc)
+}
+
 const fn integer(minimum: i64, maximum: i64) -> Kind {
     Kind::Integer { minimum, maximum }
 }
@@ -601,6 +607,49 @@ pub(super) const ALL: &[Key] = &[
         integer(1, I32_MAX),
         "2147483647",
         "Most members of one group. This build takes 10,000 at most, whatever is set.",
+    ),
+    built(
+        "group.consumer.session.timeout.ms",
+        milliseconds(1, I32_MAX),
+        "45000",
+        "A member of a consumer group (KIP-848) that was not heard of for so long is out.",
+    ),
+    consumer_bound("group.consumer.min.session.timeout.ms", 1, "45000"),
+    consumer_bound("group.consumer.max.session.timeout.ms", 1, "60000"),
+    built(
+        "group.consumer.heartbeat.interval.ms",
+        milliseconds(1, I32_MAX),
+        "5000",
+        "How long members of consumer groups (KIP-848) are told to wait between two heartbeats.",
+    ),
+    consumer_bound("group.consumer.min.heartbeat.interval.ms", 1, "5000"),
+    consumer_bound("group.consumer.max.heartbeat.interval.ms", 1, "15000"),
+    built(
+        "group.consumer.assignment.interval.ms",
+        milliseconds(0, I32_MAX),
+        "1000",
+        "An assignment of a consumer group (KIP-848) follows another so much later at the earliest.",
+    ),
+    consumer_bound("group.consumer.min.assignment.interval.ms", 0, "0"),
+    consumer_bound("group.consumer.max.assignment.interval.ms", 0, "15000"),
+    built(
+        "group.consumer.max.size",
+        integer(1, I32_MAX),
+        "2147483647",
+        "Most members of one consumer group (KIP-848). This build takes 10,000 at most, whatever is set.",
+    ),
+    built(
+        "group.consumer.assignors",
+        Kind::Choice(&["uniform,range", "range,uniform", "uniform", "range"]),
+        "uniform,range",
+        "How members of consumer groups (KIP-848) may have partitions shared out. The first is taken where nobody names one.",
+    ),
+    built(
+        "group.consumer.migration.policy",
+        Kind::Choice(&["bidirectional", "upgrade", "downgrade", "disabled"]),
+        "bidirectional",
+        "Which groups may change their protocol while they work: to that of KIP-848 (`upgrade`), back to the classic one \
+         (`downgrade`), both, or none.",
     ),
     not_built(
         "transaction.state.log.num.partitions",

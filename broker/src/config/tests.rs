@@ -8,6 +8,8 @@ use super::load::Sources;
 use super::typed::{Account, Advertised, StorageMode};
 use super::value::{Address, Memory};
 use super::*;
+use crate::group::assign::Assignor;
+use crate::group::{ConsumerSettings, Migration};
 use crate::process::exit::Exit;
 
 fn account() -> Account {
@@ -207,6 +209,36 @@ fn all_mistakes_come_together() {
 }
 
 #[test]
+fn keys_of_consumer_groups_keep_within_their_bounds() {
+    let names = |text: &str| -> Vec<String> {
+        match load(&file(text), &account()) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.0.iter().map(ToString::to_string).collect(),
+        }
+    };
+    assert_eq!(
+        names("group.consumer.session.timeout.ms=30000"),
+        ["`group.consumer.session.timeout.ms` = `30000` (/etc/r.properties:1): smaller than \
+             `group.consumer.min.session.timeout.ms` = 45000; change that too"]
+    );
+    assert_eq!(names("group.consumer.heartbeat.interval.ms=16000").len(), 1);
+    assert_eq!(
+        names("group.consumer.max.heartbeat.interval.ms=60000\ngroup.consumer.heartbeat.interval.ms=45000")
+            .len(),
+        1
+    );
+    let legal = "group.consumer.min.session.timeout.ms=6000\ngroup.consumer.session.timeout.ms=6000\n\
+        group.consumer.assignors=range\ngroup.consumer.migration.policy=upgrade\n";
+    assert_eq!(names(legal), [""; 0]);
+    let consumer = load(&file(legal), &account()).expect("legal").groups.consumer;
+    assert_eq!((consumer.session_timeout_ms, consumer.assignors), (6_000, &[Assignor::Range][..]));
+    assert_eq!(consumer.migration, Migration::Upgrade);
+    let consumer = load(&file(""), &account()).expect("legal").groups.consumer;
+    let kafkas = ConsumerSettings { members_max: i32::MAX as usize, ..ConsumerSettings::default() };
+    assert_eq!(consumer, kafkas, "the defaults of the table are those of groups");
+}
+
+#[test]
 fn integer_keys_fit_their_types_at_both_ends() {
     for key in keys::ALL {
         let (keys::Kind::Integer { minimum, maximum }
@@ -223,7 +255,7 @@ fn integer_keys_fit_their_types_at_both_ends() {
             let config = load(&sources, &account());
             if let Ok(config) = config {
                 check_casts(&config);
-            } else if key.name != "socket.request.max.bytes" {
+            } else if key.name != "socket.request.max.bytes" && !key.name.starts_with("group.consumer.") {
                 panic!("{} = {number}: {config:?}", key.name);
             }
         }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use ringlog_protocol::ids::NodeId;
 
 use super::error::{ConfigError, ConfigErrors};
+use super::groups::{self, GroupConfig};
 use super::load::Resolved;
 use super::origin::Origin;
 use super::value::{Address, Memory, Value};
@@ -139,29 +140,6 @@ pub struct TopicDefaults {
     pub segment_ms: i64,
     /// `log.roll.jitter.ms` or `.hours`; 0 or more.
     pub segment_jitter_ms: i64,
-}
-
-/// What consumer groups may do, and the topic that they are kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupConfig {
-    /// `group.min.session.timeout.ms`.
-    pub session_timeout_ms_min: i32,
-    /// `group.max.session.timeout.ms`.
-    pub session_timeout_ms_max: i32,
-    /// `group.initial.rebalance.delay.ms`.
-    pub initial_rebalance_delay_ms: i32,
-    /// `group.max.size`; 1 or more.
-    pub members_max: usize,
-    /// `offset.metadata.max.bytes`, in UTF-16 units.
-    pub offset_metadata_max: usize,
-    /// `offsets.retention.minutes`, in milliseconds.
-    pub offsets_retention_ms: i64,
-    /// `offsets.retention.check.interval.ms`; 1 or more.
-    pub offsets_check_ms: u64,
-    /// `offsets.topic.num.partitions`; 1 or more.
-    pub topic_partitions: i32,
-    /// `offsets.topic.segment.bytes`.
-    pub topic_segment_bytes: i32,
 }
 
 /// Whose clock stamps records.
@@ -310,12 +288,13 @@ pub fn build(resolved: &Resolved, account: &Account) -> Result<BrokerConfig, Con
         listeners: listeners(resolved),
         limits: limits(resolved),
         topics: topics(resolved),
-        groups: groups(resolved),
+        groups: GroupConfig::of(resolved),
         runtime: runtime(resolved),
         observation: observation(resolved),
         settings: settings(resolved, account),
         warnings: resolved.warnings.clone(),
     };
+    errors.extend(groups::conflicts(resolved));
     if i64::from(config.topics.message_bytes_max) > i64::from(config.limits.request_bytes_max) {
         let setting = resolved.setting("message.max.bytes");
         errors.push(ConfigError::Conflict {
@@ -429,22 +408,6 @@ fn topics(resolved: &Resolved) -> TopicDefaults {
         segment_jitter_ms: resolved
             .auto_integer("log.roll.jitter.ms")
             .unwrap_or_else(|| resolved.integer("log.roll.jitter.hours") * MS_PER_HOUR),
-    }
-}
-
-fn groups(resolved: &Resolved) -> GroupConfig {
-    let number = |name: &str| resolved.integer(name) as i32;
-    let size = |name: &str| resolved.integer(name) as usize;
-    GroupConfig {
-        session_timeout_ms_min: number("group.min.session.timeout.ms"),
-        session_timeout_ms_max: number("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms: number("group.initial.rebalance.delay.ms"),
-        members_max: size("group.max.size"),
-        offset_metadata_max: size("offset.metadata.max.bytes"),
-        offsets_retention_ms: resolved.integer("offsets.retention.minutes") * MS_PER_MINUTE,
-        offsets_check_ms: resolved.integer("offsets.retention.check.interval.ms") as u64,
-        topic_partitions: number("offsets.topic.num.partitions"),
-        topic_segment_bytes: number("offsets.topic.segment.bytes"),
     }
 }
 

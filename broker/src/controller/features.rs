@@ -19,6 +19,9 @@ use crate::topic_config::quoted;
 /// and tools would read 3.9 or 4.1 into them.
 pub const FORMAT: &str = "ringlog.metadata.version";
 
+/// From 1 on there are consumer groups of KIP-848: their records are in `__consumer_offsets`, which older builds do not read.
+pub const GROUP_VERSION: &str = "group.version";
+
 /// From this level of [`FORMAT`] on the log may hold levels of features.
 const FORMAT_WITH_LEVELS: i16 = 2;
 
@@ -34,7 +37,10 @@ pub struct Feature {
 }
 
 /// What this build can run, and thereby reports: one line for each feature, by rising name.
-pub const BUILT: &[Feature] = &[Feature { name: FORMAT, lowest: 1, highest: 2, new_cluster: 2 }];
+pub const BUILT: &[Feature] = &[
+    Feature { name: GROUP_VERSION, lowest: 0, highest: 1, new_cluster: 1 },
+    Feature { name: FORMAT, lowest: 1, highest: 2, new_cluster: 2 },
+];
 
 /// The level of each feature that is not off.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringlog_flat::metadata::{
-    ClusterRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, RemoveTopicRecord,
-    TopicConfigsRecord, TopicRecord,
+    ClusterRecord, FeatureLevelRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record,
+    RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId};
@@ -441,11 +441,11 @@ fn a_cluster_is_named_once_and_a_node_is_recorded_when_it_is_news() {
     let mut cluster = Cluster::new();
     let done = ControllerReply::ClusterInitialized(Ok(()));
     assert_eq!(cluster.ask(initialize("5L6g3nShT-eMCtK--X86sw", 9092)), done);
-    assert_eq!(cluster.log.len(), 2);
+    assert_eq!(cluster.log.len(), 3);
     assert_eq!(cluster.ask(initialize("5L6g3nShT-eMCtK--X86sw", 9092)), done);
-    assert_eq!(cluster.log.len(), 2, "nothing new");
+    assert_eq!(cluster.log.len(), 3, "nothing new");
     assert_eq!(cluster.ask(initialize("5L6g3nShT-eMCtK--X86sw", 9093)), done);
-    assert_eq!(cluster.log.len(), 3, "the node moved");
+    assert_eq!(cluster.log.len(), 4, "the node moved");
     let image = cluster.machine.image();
     assert_eq!(image.cluster_id().map(|id| &**id), Some("5L6g3nShT-eMCtK--X86sw"));
     assert_eq!(image.nodes().map(|node| node.port).collect::<Vec<_>>(), [9093]);
@@ -453,7 +453,7 @@ fn a_cluster_is_named_once_and_a_node_is_recorded_when_it_is_news() {
         panic!("another cluster's directory is accepted");
     };
     assert_eq!(mismatch.recorded, "5L6g3nShT-eMCtK--X86sw");
-    assert_eq!(cluster.log.len(), 3);
+    assert_eq!(cluster.log.len(), 4);
 }
 
 #[test]
@@ -499,6 +499,7 @@ fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
     };
     let expected = [
         Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 2 }),
+        Record::FeatureLevel(FeatureLevelRecord { name: "group.version".to_owned(), level: 1 }),
         Record::Node(node),
         of_node(None),
         of_node(Some(ME)),

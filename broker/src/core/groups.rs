@@ -1,11 +1,12 @@
 //! Consumer groups of this node, as handlers see them: calls go to the core whose machine holds the group, and come back.
 //!
 //! Each group lives in one partition of `__consumer_offsets`, so on one core. Reading order: this (calls and answers), `host` (one
-//! partition), `load` (its log), `calls` (who waits), `timers`, `upkeep` (metadata, expiry, the end), [`topic`], `figures`.
+//! partition), `load` (its log), `calls` (who waits), `timers`, `computations`, `upkeep` (metadata, expiry, the end), [`topic`], `figures`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ahash::RandomState;
 use ringlog_protocol::error_code::ErrorCode;
@@ -14,12 +15,13 @@ use ringlog_shard::mesh::CoreId;
 
 use super::Core;
 use super::messages::{CoreReply, CoreRequest};
-use crate::config::typed::GroupConfig;
+use crate::config::groups::GroupConfig;
 use crate::controller::OFFSETS_TOPIC_NAME;
+use crate::group::consumer::{ConsumerHeartbeatRequest, DescribedConsumerGroup, Topics};
 use crate::group::{
-    CommitRequest, DescribedGroup, Event, FetchedTopic, GroupId, GroupSettings, HeartbeatRequest,
-    JoinRequest, LeaveRequest, ListedGroup, OffsetDeleteRequest, OffsetQuery, Reply, Serial, SyncRequest,
-    Timer, Token, Usage,
+    CommitRequest, ConsumerSettings, DescribedGroup, Event, FetchedTopic, GroupId, GroupMachine,
+    GroupSettings, HeartbeatRequest, JoinRequest, LeaveRequest, ListedGroup, OffsetDeleteRequest,
+    OffsetQuery, Reply, Serial, SyncRequest, Timer, Token, Usage,
 };
 use calls::{GroupCallId, HomeCall, HomeCalls, OwedAnswers};
 use figures::Counts;
@@ -27,6 +29,7 @@ use host::{Host, Service};
 use timers::Timers;
 
 mod calls;
+mod computations;
 mod figures;
 mod host;
 mod load;
@@ -47,6 +50,8 @@ pub enum GroupCall {
     Heartbeat(HeartbeatRequest),
     /// [`Reply::Leave`].
     Leave(LeaveRequest),
+    /// [`Reply::ConsumerHeartbeat`]; a join once there is an assignment that counts the member in.
+    ConsumerHeartbeat(ConsumerHeartbeatRequest),
     /// [`Reply::CommitOffsets`], once they are durable.
     CommitOffsets(CommitRequest),
     /// [`Reply::DeleteOffsets`], once they are gone.
@@ -57,6 +62,8 @@ pub enum GroupCall {
     FetchOffsets(Vec<OffsetQuery>),
     /// [`GroupAnswer::Described`], in the order of the names.
     Describe(Vec<GroupId>),
+    /// [`GroupAnswer::ConsumersDescribed`], in the order of the names.
+    ConsumerDescribe(Vec<GroupId>),
 }
 
 /// The answer to a [`GroupCall`].
@@ -68,6 +75,8 @@ pub enum GroupAnswer {
     Offsets(Vec<(GroupId, Result<Vec<FetchedTopic>, ErrorCode>)>),
     /// `GROUP_ID_NOT_FOUND` for a group that does not exist.
     Described(Vec<(GroupId, Result<DescribedGroup, ErrorCode>)>),
+    /// `GROUP_ID_NOT_FOUND` in words for a group that does not exist or is of another kind.
+    ConsumersDescribed(Vec<Result<DescribedConsumerGroup, (ErrorCode, String)>>),
     /// No machine looked at the call, for any of its groups: all parts of the response say this code. Retriable:
     /// `COORDINATOR_NOT_AVAILABLE` (the partition cannot be served now, or too many calls wait), `COORDINATOR_LOAD_IN_PROGRESS`
     /// (its log is being read), `NOT_COORDINATOR` (the broker stops).
@@ -185,6 +194,7 @@ fn serve_call(
     let call = match call {
         GroupCall::FetchOffsets(queries) => return Some(fetch_offsets(&host, queries)),
         GroupCall::Describe(groups) => return Some(describe(&host, groups)),
+        GroupCall::ConsumerDescribe(groups) => return Some(describe_consumers(&host, &groups)),
         call => call,
     };
     if core.is_draining() {
@@ -237,6 +247,14 @@ fn describe(host: &Host, groups: Vec<GroupId>) -> GroupAnswer {
     GroupAnswer::Described(described.collect())
 }
 
+fn describe_consumers(host: &Host, groups: &[GroupId]) -> GroupAnswer {
+    if let Some(refused) = refusal(host.service()) {
+        return GroupAnswer::Refused(refused);
+    }
+    let machine = host.machine.borrow();
+    GroupAnswer::ConsumersDescribed(groups.iter().map(|group| machine.describe_consumers(group)).collect())
+}
+
 fn refusal(service: Service) -> Option<ErrorCode> {
     match service {
         Service::Serving(_) => None,
@@ -254,10 +272,13 @@ impl GroupCall {
             GroupCall::Sync(request) => Event::Sync(token, request),
             GroupCall::Heartbeat(request) => Event::Heartbeat(token, request),
             GroupCall::Leave(request) => Event::Leave(token, request),
+            GroupCall::ConsumerHeartbeat(request) => Event::ConsumerHeartbeat(token, request),
             GroupCall::CommitOffsets(request) => Event::CommitOffsets(token, request),
             GroupCall::DeleteOffsets(request) => Event::DeleteOffsets(token, request),
             GroupCall::DeleteGroups(groups) => Event::DeleteGroups(token, groups),
-            GroupCall::FetchOffsets(_) | GroupCall::Describe(_) => unreachable!("a look is no event"),
+            GroupCall::FetchOffsets(_) | GroupCall::Describe(_) | GroupCall::ConsumerDescribe(_) => {
+                unreachable!("a look is no event")
+            }
         }
     }
 }
@@ -273,6 +294,10 @@ pub struct Groups {
     usage: Cell<Usage>,
     counts: Counts,
     settings: GroupSettings,
+    /// Of groups of KIP-848.
+    consumer_settings: ConsumerSettings,
+    /// What the machines know of topics.
+    topics: RefCell<Arc<Topics>>,
 }
 
 impl Groups {
@@ -292,11 +317,16 @@ impl Groups {
                 offset_metadata_max: config.offset_metadata_max,
                 offsets_retention_ms: config.offsets_retention_ms,
             },
+            consumer_settings: config.consumer,
+            topics: RefCell::default(),
         }
     }
 
-    fn settings(&self) -> GroupSettings {
-        self.settings
+    /// One that knows nothing yet.
+    fn new_machine(&self) -> GroupMachine {
+        let mut machine = GroupMachine::new(self.settings);
+        machine.set_consumer_settings(self.consumer_settings);
+        machine
     }
 
     fn all_hosts(&self) -> Vec<Rc<Host>> {

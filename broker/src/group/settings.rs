@@ -1,6 +1,6 @@
 //! What the operator sets for groups, with Kafka's defaults.
 
-use super::assign::Assignor;
+use super::assign::{ASSIGNORS, Assignor};
 
 /// See Kafka's keys of the same names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +32,8 @@ pub struct ConsumerSettings {
     pub migration: Migration,
     /// `assignment.interval.ms`: an assignment follows another so much later at the earliest.
     pub assignment_interval_ms: i64,
-    /// The first of `assignors`: where members name none.
-    pub assignor: Assignor,
+    /// `assignors`: those that members may name, not empty. The first is the one where nobody names any.
+    pub assignors: &'static [Assignor],
 }
 
 /// Which groups may change their kind while they work.
@@ -68,6 +68,11 @@ impl Migration {
 }
 
 impl ConsumerSettings {
+    /// Where members name none.
+    pub(super) fn assignor(&self) -> Assignor {
+        self.assignors.first().copied().unwrap_or_default()
+    }
+
     pub(super) fn with(self, own: GroupOverrides) -> ConsumerSettings {
         ConsumerSettings {
             session_timeout_ms: own.session_timeout_ms.unwrap_or(self.session_timeout_ms),
@@ -85,7 +90,7 @@ impl Default for ConsumerSettings {
             members_max: usize::MAX,
             migration: Migration::default(),
             assignment_interval_ms: 1_000,
-            assignor: Assignor::default(),
+            assignors: &ASSIGNORS,
         }
     }
 }

@@ -8,6 +8,7 @@ use ringlog_protocol::group::consumer_protocol::PROTOCOL_TYPE;
 use ringlog_protocol::ids::TopicId;
 
 use super::classic::{ClassicGroup, GroupState};
+use super::consumer::GroupStanding;
 use super::durable::CommittedOffset;
 use super::event::{GroupId, MemberId};
 use super::machine::GroupMachine;
@@ -115,6 +116,10 @@ pub struct Census {
     pub empty: u64,
     pub preparing: u64,
     pub completing: u64,
+    /// Consumer groups for which an assignment is computed.
+    pub assigning: u64,
+    /// Consumer groups of which members have not come to their assignment.
+    pub reconciling: u64,
     pub stable: u64,
     pub dead: u64,
     /// Of all groups.
@@ -129,6 +134,8 @@ impl std::ops::Add for Census {
             empty: self.empty + other.empty,
             preparing: self.preparing + other.preparing,
             completing: self.completing + other.completing,
+            assigning: self.assigning + other.assigning,
+            reconciling: self.reconciling + other.reconciling,
             stable: self.stable + other.stable,
             dead: self.dead + other.dead,
             members: self.members + other.members,
@@ -144,7 +151,7 @@ impl OffsetQuery {
 }
 
 impl GroupMachine {
-    /// Counts its groups. Looks at each.
+    /// Counts its groups. Looks at each, and at members of consumer groups.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
         for group in self.live.values() {
@@ -155,6 +162,17 @@ impl GroupMachine {
                 GroupState::CompletingRebalance => &mut census.completing,
                 GroupState::Stable => &mut census.stable,
                 GroupState::Dead => &mut census.dead,
+            };
+            *state += 1;
+        }
+        for group in self.consumers.values() {
+            census.members += group.index.members as u64;
+            let state = match group.standing() {
+                GroupStanding::Empty => &mut census.empty,
+                GroupStanding::Assigning => &mut census.assigning,
+                GroupStanding::Reconciling => &mut census.reconciling,
+                GroupStanding::Stable => &mut census.stable,
+                GroupStanding::Dead => &mut census.dead,
             };
             *state += 1;
         }
@@ -205,7 +223,7 @@ impl GroupMachine {
         let consumers = self.consumers.values().map(|group| ListedGroup {
             group: Arc::clone(&group.id),
             protocol_type: Arc::from(PROTOCOL_TYPE),
-            state: ListedState(group.state_name()),
+            state: ListedState(group.standing().name()),
             group_type: CONSUMER_TYPE,
         });
         let listed = classic.chain(consumers);

@@ -14,6 +14,7 @@ use ringlog_protocol::wire::Reader;
 use ringlog_shard::limits::GROUPS_PER_REQUEST_MAX;
 
 use super::{Request, RequestInfo};
+use crate::controller::features::GROUP_VERSION;
 use crate::core::Core;
 use crate::core::groups::{self, GroupAnswer, GroupCall, partition_of};
 use crate::group::Reply;
@@ -23,6 +24,17 @@ use crate::server::replies::Answer;
 /// Codes of Kafka's AclOperation as bits: without ACLs everybody may do everything that a group knows.
 /// READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
 pub(super) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// Whether the cluster runs consumer groups of KIP-848.
+///
+/// # Errors
+/// `UNSUPPORTED_VERSION`, as Kafka answers where its `group.version` is 0.
+pub(super) fn check_consumer_groups(core: &Core) -> Result<(), ErrorCode> {
+    match core.image().features().level(GROUP_VERSION) {
+        0 => Err(ErrorCode::UnsupportedVersion),
+        _ => Ok(()),
+    }
+}
 
 /// Asks the machine that holds `group`.
 ///
@@ -34,7 +46,7 @@ pub(super) async fn ask(core: &Rc<Core>, group: &str, call: GroupCall) -> Result
     match groups::ask(core, partition, call).await {
         GroupAnswer::Reply(reply) => Ok(reply),
         GroupAnswer::Refused(error) => Err(error),
-        GroupAnswer::Offsets(_) | GroupAnswer::Described(_) => {
+        GroupAnswer::Offsets(_) | GroupAnswer::Described(_) | GroupAnswer::ConsumersDescribed(_) => {
             unreachable!("a request is answered by a reply")
         }
     }

@@ -3,6 +3,8 @@
 
 pub mod alter_configs;
 pub mod api_versions;
+pub mod consumer_group_describe;
+pub mod consumer_group_heartbeat;
 pub mod create_topics;
 pub mod delete_groups;
 pub mod delete_records;
@@ -160,6 +162,8 @@ pub async fn handle(
         ApiKey::DescribeGroups => describe_groups::handle(core, connection, request).await?,
         ApiKey::ListGroups => list_groups::handle(core, request).await?,
         ApiKey::DeleteGroups => delete_groups::handle(core, connection, request).await?,
+        ApiKey::ConsumerGroupHeartbeat => consumer_group_heartbeat::handle(core, connection, request).await?,
+        ApiKey::ConsumerGroupDescribe => consumer_group_describe::handle(core, connection, request).await?,
         // `RequestHeader::decode` lets only served APIs through, and a test checks that each has an arm here.
         other => {
             tracing::error!(api = %other, "served by the table, but without a handler");

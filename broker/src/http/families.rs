@@ -385,6 +385,8 @@ pub(super) const FAMILIES: &[Family] = &[
             ("empty", |s| s.groups.empty),
             ("preparing", |s| s.groups.preparing),
             ("completing", |s| s.groups.completing),
+            ("assigning", |s| s.groups.assigning),
+            ("reconciling", |s| s.groups.reconciling),
             ("stable", |s| s.groups.stable),
             ("dead", |s| s.groups.dead),
         ],

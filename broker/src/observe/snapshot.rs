@@ -125,6 +125,10 @@ pub struct GroupFigures {
     pub empty: u64,
     pub preparing: u64,
     pub completing: u64,
+    /// Of KIP-848.
+    pub assigning: u64,
+    /// Of KIP-848.
+    pub reconciling: u64,
     pub stable: u64,
     pub dead: u64,
     /// Of all groups.

@@ -45,7 +45,7 @@ impl MemberError {
 
 pub type Told<T> = Result<T, MemberError>;
 
-fn told(code: i16) -> Told<()> {
+pub fn told(code: i16) -> Told<()> {
     match ErrorCode::from_i16(code) {
         Some(ErrorCode::None) => Ok(()),
         code => Err(MemberError::Refused(code.unwrap_or(ErrorCode::UnknownServerError))),
@@ -63,6 +63,8 @@ pub struct Member {
     pub generation: i32,
     /// Of the newest join; empty unless it leads.
     pub others: Vec<String>,
+    /// What it says of itself when it joins.
+    pub metadata: Vec<u8>,
 }
 
 impl Member {
@@ -72,8 +74,16 @@ impl Member {
         client.coordinator(group).await?;
         let connection = client.any_connection().await?;
         let io = io.clone();
-        let (id, others) = (String::new(), Vec::new());
-        Ok(Member { io, client, connection, group: group.to_owned(), id, generation: -1, others })
+        Ok(Member {
+            io,
+            client,
+            connection,
+            group: group.to_owned(),
+            id: String::new(),
+            generation: -1,
+            others: Vec::new(),
+            metadata: b"any".to_vec(),
+        })
     }
 
     async fn call<R>(
@@ -96,14 +106,14 @@ impl Member {
     }
 
     async fn join_once(&mut self) -> Told<()> {
-        let (group, id) = (self.group.clone(), self.id.clone());
+        let (group, id, metadata) = (self.group.clone(), self.id.clone(), self.metadata.clone());
         let request = JoinGroupRequest {
             group_id: &group,
             session_timeout_ms: SESSION_MS,
             rebalance_timeout_ms: SESSION_MS,
             member_id: &id,
             protocol_type: "consumer",
-            protocols: vec![JoinGroupRequestProtocol { name: "range", metadata: b"any" }],
+            protocols: vec![JoinGroupRequestProtocol { name: "range", metadata: &metadata }],
             ..JoinGroupRequest::default()
         };
         let encode = |writer: &mut Writer, version| request.encode(writer, version);
@@ -124,6 +134,11 @@ impl Member {
     pub async fn sync(&self) -> Told<Vec<u8>> {
         let parts: Vec<(String, Vec<u8>)> =
             (0u8..).zip(&self.others).map(|(number, member)| (member.clone(), vec![number])).collect();
+        self.sync_with(parts).await
+    }
+
+    /// Asks for its assignment, and brings these.
+    pub async fn sync_with(&self, parts: Vec<(String, Vec<u8>)>) -> Told<Vec<u8>> {
         let assignments = parts
             .iter()
             .map(|(member, assignment)| SyncGroupRequestAssignment { member_id: member, assignment });

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "a build with a planted bug, and the soak, use a part of it")]
 
 pub mod clients;
+pub mod consumer;
+pub mod group_play;
+pub mod group_scene;
 pub mod history;
 pub mod member;
 pub mod node;

@@ -151,6 +151,9 @@ fn configuration(address: SocketAddr) -> BrokerConfig {
         "log.retention.check.interval.ms=200".to_owned(),
         // Members of tests do not wait for more of them.
         "group.initial.rebalance.delay.ms=200".to_owned(),
+        // As short as those of the classic protocol.
+        "group.consumer.min.session.timeout.ms=10000".to_owned(),
+        "group.consumer.session.timeout.ms=10000".to_owned(),
         // A snapshot of the metadata after nearly every change.
         "metadata.log.max.record.bytes.between.snapshots=1".to_owned(),
     ];

@@ -59,12 +59,14 @@ impl Groups {
                 censuses.insert(*partition, host.machine.borrow().census());
             }
         }
-        let Census { empty, preparing, completing, stable, dead, members } =
+        let Census { empty, preparing, completing, assigning, reconciling, stable, dead, members } =
             censuses.values().fold(Census::default(), |sum, census| sum + *census);
         GroupFigures {
             empty,
             preparing,
             completing,
+            assigning,
+            reconciling,
             stable,
             dead,
             members,

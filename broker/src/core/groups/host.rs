@@ -22,7 +22,7 @@ use ringlog_shard::store::ViewError;
 use ringlog_shard::waiters::{CommitFailure, CommitGather};
 
 use super::calls::deliver;
-use super::{GroupAnswer, load};
+use super::{GroupAnswer, computations, load};
 use crate::core::Core;
 use crate::group::{
     Append, DeletedTopic, Event, GroupMachine, GroupReplayError, KeyedRecord, Reply, Step, Surroundings,
@@ -98,6 +98,11 @@ impl Host {
         self.service.get()
     }
 
+    /// Counts machines.
+    pub(super) fn term(&self) -> u64 {
+        self.term.get()
+    }
+
     pub(super) fn set_service(&self, service: Service) {
         self.service.set(service);
         self.is_changed.set(true);
@@ -129,7 +134,7 @@ impl Host {
 
     /// With a fresh machine that knows nothing yet.
     pub(super) fn start_anew(&self, core: &Core) {
-        *self.machine.borrow_mut() = GroupMachine::new(core.groups().settings());
+        *self.machine.borrow_mut() = core.groups().new_machine();
         self.term.set(self.term.get() + 1);
         self.maybe_committed.borrow_mut().clear();
         self.set_service(Service::Loading);
@@ -189,7 +194,7 @@ impl Host {
             let expires = matches!(event, Event::Expire);
             let around =
                 Surroundings { now_ms: core.io.wall_now_ms(), elsewhere: self.usage_elsewhere(core) };
-            let Step { appends, answers, timers, unfinished: more, .. } =
+            let Step { appends, answers, timers, computations, unfinished: more } =
                 self.machine.borrow_mut().handle(event, around);
             unfinished |= more;
             self.is_changed.set(true);
@@ -209,6 +214,9 @@ impl Host {
             let now = core.io.monotonic_now();
             for change in timers {
                 core.groups().timers.change(now, self.partition(), change);
+            }
+            for computation in computations {
+                computations::carry_out(core, self, computation);
             }
         }
         unfinished

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,6 +64,8 @@ pub(super) fn serve(core: &Rc<Core>, host: &Rc<Host>) {
         return;
     };
     host.set_service(Service::Serving(view.leader_epoch));
+    let topics = Arc::clone(&core.groups().topics.borrow());
+    host.drive(core, Event::MetadataChanged(topics));
     host.drive(core, Event::Loaded);
     upkeep::forget_missing_topics(core, host, None);
 }

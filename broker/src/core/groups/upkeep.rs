@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use ringlog_io::Monotonic;
 
+use super::computations::topics_of;
 use super::host::Host;
 use crate::controller::{MetadataImage, OFFSETS_TOPIC_NAME};
 use crate::core::{Core, images};
-use crate::group::{DeletedTopic, Event, GroupMachine};
+use crate::group::{DeletedTopic, Event};
 
 /// Makes a host of each partition that `image` gives this core, and ends those that it takes; offsets of topics that are gone go. Called
 /// once the partitions lead and the core has the image.
 pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &MetadataImage) {
+    tell_topics(core, image);
     let groups = core.groups();
     let topic = image.topic(OFFSETS_TOPIC_NAME);
     let id = topic.map(|topic| topic.id);
@@ -29,7 +31,7 @@ pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &Metadata
             if groups.hosts.borrow().contains_key(&key.partition.0) {
                 continue;
             }
-            let host = Rc::new(Host::new(key, GroupMachine::new(groups.settings())));
+            let host = Rc::new(Host::new(key, groups.new_machine()));
             groups.hosts.borrow_mut().insert(host.partition(), Rc::clone(&host));
             host.begin_load(core);
         }
@@ -43,6 +45,20 @@ pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &Metadata
     // Those that are being loaded look for themselves afterwards.
     for host in groups.all_hosts().into_iter().filter(|host| host.is_serving()) {
         host.drive(core, Event::TopicsDeleted(gone.clone()));
+    }
+}
+
+/// Tells the machines of the topics of `image`, where there are any and they changed.
+fn tell_topics(core: &Rc<Core>, image: &MetadataImage) {
+    let groups = core.groups();
+    if image.topic(OFFSETS_TOPIC_NAME).is_none() {
+        return;
+    }
+    let changed = topics_of(image, &groups.topics.borrow(), core.config.rack.as_deref());
+    let Some(topics) = changed.map(Arc::new) else { return };
+    *groups.topics.borrow_mut() = Arc::clone(&topics);
+    for host in groups.all_hosts() {
+        host.drive(core, Event::MetadataChanged(Arc::clone(&topics)));
     }
 }
 

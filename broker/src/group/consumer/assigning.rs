@@ -9,7 +9,7 @@ use ringlog_protocol::ids::{TopicId, TopicPartition};
 
 use super::group::{ConsumerGroup, Desk, Waiting, WaitingKind};
 use super::regex;
-use super::state::{AssignmentEpoch, Change, GroupEpoch, MemberMetadata, ResolvedRegex};
+use super::state::{AssignmentEpoch, Change, GroupEpoch, MemberMetadata, MemberState, ResolvedRegex};
 use super::topics::Topics;
 use crate::group::assign::{Assignment, AssignmentInput, Assignor, Candidate, TopicShape};
 use crate::group::event::{GroupId, MemberId, Timer};
@@ -101,6 +101,18 @@ impl ConsumerGroup {
         self.seen_version = Some(version);
         if changed || metadata_hash != before {
             let epoch = self.state.group_epoch().saturating_add(1);
+            self.change(Change::Epoch(Some(GroupEpoch { epoch, metadata_hash })));
+        }
+    }
+
+    /// Members may be in epochs that the log says nothing of: what said it was lost in an append that failed, and later ones were not. Counts
+    /// one above all then, to lead everyone on from there.
+    pub(super) fn count_above_members(&mut self, desk: &mut Desk<'_>) {
+        let members = self.state.members.values().map(MemberState::epoch).max().unwrap_or(0);
+        let (group, assignment) = (self.state.group_epoch(), self.state.assignment_epoch());
+        if assignment > group || (members > assignment && members >= group) {
+            let epoch = members.max(assignment).saturating_add(1);
+            let metadata_hash = desk.topics.hash(self.subscribed());
             self.change(Change::Epoch(Some(GroupEpoch { epoch, metadata_hash })));
         }
     }
@@ -253,8 +265,10 @@ impl ConsumerGroup {
     }
 
     fn assignor(&self, desk: &Desk<'_>) -> Assignor {
-        let broker = desk.settings.assignor;
-        Assignor::of_name(&self.assignor_name(broker)).unwrap_or(broker)
+        let broker = desk.settings.assignor();
+        let named = Assignor::of_name(&self.assignor_name(broker));
+        // Members may have named it before the settings were others.
+        named.filter(|named| desk.settings.assignors.contains(named)).unwrap_or(broker)
     }
 
     /// The assignment counts. Members that came since have their part in the next one.

@@ -25,6 +25,33 @@ const GROUP_BYTES: usize = size_of::<ConsumerGroup>() + 64;
 /// What a member weighs here beside its records: a map entry of each state and of its timers.
 const MEMBER_BYTES: usize = 200;
 
+/// Where a consumer group stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::group) enum GroupStanding {
+    /// No members, perhaps offsets.
+    Empty,
+    /// An assignment of its epoch is to be computed.
+    Assigning,
+    /// Some member has not come to its assignment.
+    Reconciling,
+    Stable,
+    /// It is being deleted.
+    Dead,
+}
+
+impl GroupStanding {
+    /// As Kafka's tools know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupStanding::Empty => "Empty",
+            GroupStanding::Assigning => "Assigning",
+            GroupStanding::Reconciling => "Reconciling",
+            GroupStanding::Stable => "Stable",
+            GroupStanding::Dead => "Dead",
+        }
+    }
+}
+
 /// What the events of a group work with.
 pub(in crate::group) struct Desk<'a> {
     pub clerk: &'a mut Clerk,
@@ -136,23 +163,23 @@ impl ConsumerGroup {
         self.index.members == 0
     }
 
-    /// The name of its state, as Kafka's tools know it.
-    pub fn state_name(&self) -> &'static str {
+    /// Where it stands. Looks at its members.
+    pub fn standing(&self) -> GroupStanding {
         let epoch = self.state.assignment_epoch();
         let settled = |member: &MemberState| {
             let standing = member.current.as_ref().map_or(Standing::Stable, |current| current.standing);
             member.epoch() == epoch && standing == Standing::Stable
         };
         if self.dead {
-            "Dead"
+            GroupStanding::Dead
         } else if self.is_empty() {
-            "Empty"
+            GroupStanding::Empty
         } else if self.state.group_epoch() > epoch {
-            "Assigning"
+            GroupStanding::Assigning
         } else if self.state.joined().all(|(_, _, member)| settled(member)) {
-            "Stable"
+            GroupStanding::Stable
         } else {
-            "Reconciling"
+            GroupStanding::Reconciling
         }
     }
 
@@ -448,7 +475,9 @@ impl ConsumerGroup {
         for (id, data, member) in self.state.joined() {
             let current = member.standing();
             assert!(self.seats.get(id).is_some_and(|seat| seat.session.is_some()), "{id} has no session");
-            assert!(current.epoch <= self.state.assignment_epoch(), "{id} is ahead: {:?}", self.state);
+            // One may be ahead of an assignment that was lost; the next one is of a later epoch then.
+            let (assignment, group) = (self.state.assignment_epoch(), self.state.group_epoch());
+            assert!(current.epoch <= assignment || current.epoch < group, "{id} is ahead: {:?}", self.state);
             let gives_up = current.standing == Standing::Unrevoked;
             assert_eq!(gives_up, !current.revoking.is_empty(), "{current:?}");
             let watched = self.rest(id).is_some_and(|rest| rest.rebalance.is_some());

@@ -28,7 +28,7 @@ pub(super) enum Guest {
 
 impl GroupMachine {
     pub(in crate::group) fn consumer_heartbeat(&mut self, token: Token, request: ConsumerHeartbeatRequest) {
-        let result = match request.check() {
+        let result = match request.check(self.clerk.consumer.assignors) {
             Err(refusal) => Err(refusal),
             Ok(()) if request.epoch < 0 => self.consumer_leaves(token, &request),
             Ok(()) => self.consumer_lives(token, request),

@@ -32,6 +32,7 @@ impl GroupMachine {
             }
             self.insert_consumers(group);
             self.with_consumer(&id, |group, desk| {
+                group.count_above_members(desk);
                 let members = group.state.joined().map(|(member, _, _)| Arc::clone(member));
                 for member in members.collect::<Vec<_>>() {
                     group.arm_session(desk, &member);

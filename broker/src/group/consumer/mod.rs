@@ -41,7 +41,7 @@ pub use state::{
 pub use topics::{TopicFacts, Topics};
 pub use views::{DescribedConsumer, DescribedConsumerGroup, DescribedTopic};
 
-pub(super) use group::{ConsumerGroup, Desk};
+pub(super) use group::{ConsumerGroup, Desk, GroupStanding};
 pub(super) use record::read;
 pub(super) use state::{DurableConsumers, Subject};
 pub(super) use views::CommitRule;

@@ -40,6 +40,10 @@ pub(super) fn next(
     claim: &Claim<'_>,
     is_free: impl Fn(TopicPartition) -> bool,
 ) -> Result<Option<Current>, Lost> {
+    if goal.epoch < now.epoch {
+        // The assignment that led it here was lost; another one of a later epoch comes.
+        return Ok(None);
+    }
     let epoch = match now.standing {
         Standing::Stable if now.epoch == goal.epoch && !goal.wishes_changed => return Ok(None),
         Standing::Stable | Standing::Unreleased => now.epoch,
@@ -149,6 +153,14 @@ mod tests {
     #[test]
     fn a_member_in_the_epoch_of_its_target_stays_as_it_is() {
         assert_eq!(led(&stable(3, &[0, 1]), 3, &[5], &Claim::Unknown, &[]), None);
+    }
+
+    #[test]
+    fn a_member_ahead_of_an_assignment_waits_for_a_later_one() {
+        let claim = Claim::Heartbeat(&[]);
+        assert_eq!(led(&stable(5, &[0, 1]), 4, &[2], &claim, &[]), None);
+        let lost = Current { standing: Standing::Unknown, ..stable(5, &[]) };
+        assert_eq!(led(&lost, 4, &[2], &claim, &[]), None);
     }
 
     #[test]

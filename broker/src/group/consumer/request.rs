@@ -8,7 +8,7 @@ use ringlog_protocol::ids::TopicPartition;
 use ringlog_shard::limits::{GROUP_TEXT_BYTES_MAX, MACHINE_PROPOSAL_BYTES_MAX};
 
 use super::regex;
-use crate::group::assign::{ASSIGNORS, Assignor};
+use crate::group::assign::Assignor;
 use crate::group::event::{GroupId, MemberId};
 
 /// The member leaves.
@@ -123,11 +123,11 @@ impl ConsumerHeartbeatRequest {
         optional.chain(given).map(|text| text.len())
     }
 
-    /// What can be told without the group.
+    /// What can be told without the group. `assignors`: those that may be named.
     ///
     /// # Errors
     /// `INVALID_REQUEST`, `INVALID_GROUP_ID`, `UNSUPPORTED_ASSIGNOR`.
-    pub(in crate::group) fn check(&self) -> Result<(), Refusal> {
+    pub(in crate::group) fn check(&self, assignors: &[Assignor]) -> Result<(), Refusal> {
         let invalid = |message: &str| Err(Refusal::new(ErrorCode::InvalidRequest, message));
         let is_empty = |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.is_empty());
         if self.group.is_empty() {
@@ -162,14 +162,14 @@ impl ConsumerHeartbeatRequest {
             ..LEAVES_FOR_A_WHILE => return invalid("MemberEpoch is invalid."),
             _ => {}
         }
-        self.check_assignor()?;
+        self.check_assignor(assignors)?;
         self.check_lengths()
     }
 
-    fn check_assignor(&self) -> Result<(), Refusal> {
+    fn check_assignor(&self, assignors: &[Assignor]) -> Result<(), Refusal> {
         match &self.assignor {
-            Some(name) if Assignor::of_name(name).is_none() => {
-                let known = ASSIGNORS.map(Assignor::name).join(", ");
+            Some(name) if Assignor::of_name(name).is_none_or(|named| !assignors.contains(&named)) => {
+                let known = assignors.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
                 let message =
                     format!("ServerAssignor {name} is not supported. Supported assignors: {known}.");
                 Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))

@@ -87,10 +87,10 @@ impl GroupMachine {
         });
         Ok(DescribedConsumerGroup {
             group: Arc::clone(&group.id),
-            state: group.state_name(),
+            state: group.standing().name(),
             epoch: group.state.group_epoch(),
             assignment_epoch: group.state.assignment_epoch(),
-            assignor: group.assignor_name(self.clerk.consumer.assignor),
+            assignor: group.assignor_name(self.clerk.consumer.assignor()),
             members: members.collect(),
         })
     }
