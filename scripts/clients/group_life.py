@@ -33,10 +33,10 @@ NODE_MODULES = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser(
 class Member:
     """A process. `owned` is None for a client that does not tell; `reads` are (partition, offset, value) in order."""
 
-    def __init__(self, group, client, command, label, instance=None):
+    def __init__(self, group, client, command, label, protocol, instance=None):
         self.group, self.client, self.label = group, client, label
         self.owned, self.reads, self.revoked, self.trouble, self.name = None, [], [], [], client
-        words = [*command, "--bootstrap", group.address, "--topic", group.topic, "--group", group.name, "--protocol", group.protocol,
+        words = [*command, "--bootstrap", group.address, "--topic", group.topic, "--group", group.name, "--protocol", protocol,
                  "--session-ms", str(STATIC_SESSION_MS if instance else SESSION_MS)]
         words += ["--instance", instance] if instance else []
         self.log = open(os.path.join(group.folder, f"{group.name}-{label}.log"), "wb")
@@ -121,9 +121,9 @@ class Group:
             member.kill()
             member.log.close()
 
-    def join(self, client, instance=None):
+    def join(self, client, protocol, instance=None):
         label = f"{len(self.members)}-{client}"
-        self.members.append(Member(self, client, self.commands[client], label, instance))
+        self.members.append(Member(self, client, self.commands[client], label, protocol, instance))
         return self.members[-1]
 
     def produce(self, count):
@@ -190,7 +190,7 @@ class Group:
         return group["state"], {member["member"]: _assignment(member["assignment"]) for member in group["members"]}
 
     def outside_text(self):
-        state, members = self.described() if self.protocol != "consumer" else ("not asked", {})
+        state, members = self.described() if "consumer" not in self.protocol else ("not asked", {})
         return f"group is {state} with {[sorted(parts) for parts in members.values()]}, committed {self.committed()} of {self.ends}"
 
     def shared_by(self, members):
@@ -198,7 +198,7 @@ class Group:
         told = [member.owned for member in members if member.client not in SILENT]
         if None in told:
             return False
-        if self.protocol != "consumer":
+        if "consumer" not in self.protocol:
             state, described = self.described()
             if state != "Stable" or len(described) != len(members):
                 return False

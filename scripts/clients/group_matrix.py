@@ -49,6 +49,8 @@ CLIENTS = {
 MIXED = [
     (["java", "confluent-kafka"], "range"), (["franz-go", "sarama"], "range"), (["kafka-python", "kafka-go"], "range"), (["kcat", "aiokafka"], "range"),
     (["java", "franz-go"], "cooperative-sticky"), (["confluent-kafka", "sarama"], "cooperative-sticky"), (["java", "confluent-kafka"], "consumer"),
+    # Members of both kinds: the group is converted while it is empty, and while they share it.
+    (["java", "confluent-kafka"], "range+consumer"), (["confluent-kafka", "java"], "consumer+range"), (["franz-go"], "range+consumer"),
 ]
 # Static members that end, or tell, when another one takes their name; the others go on in silence, on Apache Kafka as well.
 FENCED = {"java", "confluent-kafka", "kcat", "franz-go", "sarama"}
@@ -76,12 +78,14 @@ class Life:
     def __init__(self, results, lock, clients, protocol, static, address, folder):
         self.results, self.lock, self.clients, self.protocol, self.static = results, lock, clients, protocol, static
         self.failed = False
-        name = "-".join([*clients, protocol, *(["static"] if static else [])]).lower()
+        name = "-".join([*clients, protocol, *(["static"] if static else [])]).lower().replace("+", "-")
         self.group = group_life.Group(address, folder, name, protocol, commands())
         self.member = None
 
-    def client(self, number):
-        return self.clients[number % len(self.clients)]
+    def join(self, number, instance=None):
+        """A member of the first client and protocol, or of the second."""
+        protocols = self.protocol.split("+")
+        return self.group.join(self.clients[number % len(self.clients)], protocols[number % len(protocols)], instance)
 
     def step(self, scenario, function):
         row = {"clients": self.clients, "protocol": self.protocol, "scenario": scenario}
@@ -118,18 +122,18 @@ class Life:
     def resume(self):
         group = self.group
         group.produce(40)
-        first = group.join(self.client(0))
+        first = self.join(0)
         group.wait_read(first)
         first.stop()
         group.check_reads()
         group.produce(10)
-        self.member = group.join(self.client(1))
+        self.member = self.join(1)
         group.wait_read(self.member)
         return group.check_reads()
 
     def share(self):
         group, first = self.group, self.member
-        second = group.join(self.client(0))
+        second = self.join(0)
         with group.traffic():
             group.wait_shared(first, second)
         self.second = second
@@ -149,7 +153,7 @@ class Life:
 
     def killed(self):
         group, first = self.group, self.member
-        third = group.join(self.client(0))
+        third = self.join(0)
         group.wait_shared(first, third)
         with group.traffic():
             with group.crash():
@@ -181,7 +185,7 @@ class Life:
         self.member.stop()
         group.check_reads()
         group.produce(5)
-        last = group.join(self.client(1))
+        last = self.join(1)
         group.wait_read(last)
         last.stop()
         return group.check_reads()
@@ -189,13 +193,13 @@ class Life:
     def come_back(self):
         group = self.group
         group.produce(10)
-        first, second = group.join(self.client(0), "one"), group.join(self.client(1), "two")
+        first, second = self.join(0, "one"), self.join(1, "two")
         group.wait_shared(first, second)
         group.wait_read(first, second)
         before, revoked = first.owned, len(second.revoked)
         owned_before = sorted(map(sorted, group.described()[1].values()))
         first.stop()
-        self.member = group.join(self.client(0), "one")
+        self.member = self.join(0, "one")
         group.produce(10)
         group.wait_read(self.member, second)
         group.wait_shared(self.member, second)
@@ -207,7 +211,7 @@ class Life:
 
     def fence(self):
         group, old = self.group, self.member
-        self.member = group.join(self.client(0), "one")
+        self.member = self.join(0, "one")
         group.wait("the older member is fenced", lambda: old.process.poll() is not None or any("fence" in text.lower() for text in old.trouble))
         old.kill()
         group.produce(10)
@@ -217,9 +221,9 @@ class Life:
 
 def plan(level, seed, without):
     """[(clients, protocol, static)]"""
-    single = [([client], protocol, False) for client, (protocols, _) in CLIENTS.items() for protocol in protocols if protocol not in without]
+    single = [([client], protocol, False) for client, (protocols, _) in CLIENTS.items() for protocol in protocols if not set(without) & set(protocol.split("+"))]
     static = [([client], protocols[0], True) for client, (protocols, has) in CLIENTS.items() if has]
-    mixed = [(clients, protocol, False) for clients, protocol in MIXED if protocol not in without]
+    mixed = [(clients, protocol, False) for clients, protocol in MIXED if not set(without) & set(protocol.split("+"))]
     if level == "full":
         return single + static + mixed
     if level == "smoke":
@@ -232,7 +236,7 @@ def plan(level, seed, without):
 
 
 def settings(lives):
-    chosen = SETTINGS | (CONSUMER_SETTINGS if any(protocol == "consumer" for _, protocol, _ in lives) else {})
+    chosen = SETTINGS | (CONSUMER_SETTINGS if any("consumer" in protocol for _, protocol, _ in lives) else {})
     return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 
 
@@ -273,7 +277,7 @@ def run_lives(results, broker, lives, folder, level, binary):
             work += [pool.submit(life.static_members) for life in groups if life.static]
             for done in work:
                 done.result()
-            sound = [life.group for life in alive if not life.failed and life.protocol != "consumer"]
+            sound = [life.group for life in alive if not life.failed and "consumer" not in life.protocol]
             if sound and not brief:
                 names = [life.group.name for life in alive if not life.failed]
                 group_tool.check(results, "kafka-consumer-groups lists and describes", lambda: group_tool.living(broker.address, names, sound[0]))
@@ -320,8 +324,9 @@ def arguments():
 
 def main():
     args = arguments()
+    args.protocol = set(args.protocol or ())
     lives = plan(args.level, args.seed or matrix.commit_hash(), args.without)
-    lives = [life for life in lives if (not args.client or set(life[0]) <= set(args.client)) and (not args.protocol or life[1] in args.protocol)]
+    lives = [life for life in lives if (not args.client or set(life[0]) <= set(args.client)) and (not args.protocol or args.protocol & set(life[1].split("+")))]
     results, folder, begin = matrix.Results(), tempfile.mkdtemp(prefix="ringlog-groups-"), time.monotonic()
     try:
         if args.ringlog:
