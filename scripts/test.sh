@@ -140,7 +140,7 @@ plain() {
   stage "torture, short" torture
   stage "storage figures, short" storage_figures
   stage "clients, pairwise" matrix --ringlog "$TARGET/ci/ringlog" --level pairwise
-  stage "clients in groups, pairwise" client_groups --ringlog "$TARGET/ci/ringlog" --without consumer --level pairwise
+  stage "clients in groups, pairwise" client_groups --ringlog "$TARGET/ci/ringlog" --level pairwise
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
@@ -160,7 +160,7 @@ full() {
   stage "glommio" glommio
   stage "clients, full" matrix --ringlog "$TARGET/ci/ringlog" --level full --json "$evidence/clients.json"
   mkdir -p docs/evidence/groups
-  stage "clients in groups, full" client_groups --ringlog "$TARGET/ci/ringlog" --without consumer --level full --json docs/evidence/groups/clients.json
+  stage "clients in groups, full" client_groups --ringlog "$TARGET/ci/ringlog" --level full --json docs/evidence/groups/clients.json
   stage "client table" python3 scripts/readme-table.py
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
