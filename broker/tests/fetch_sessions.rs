@@ -231,6 +231,25 @@ fn an_answer_holds_what_changed_and_nothing_else() {
 }
 
 #[test]
+fn a_start_that_moves_alone_is_told_with_the_next_answer() {
+    on_one_core_and_several(|scene| {
+        scene.with(async |peer: Peer| {
+            peer.produce(7, 3).await;
+            let session = peer.begin().await;
+            let told = peer.ask(Ask { session, epoch: 1, wanted: vec![(7, 3)], ..Ask::default() }).await;
+            assert_eq!(told.shown(), [0; 0], "the client has seen it");
+            let host = peer.connection.address().host.parse().expect("an address");
+            let client = clients::connect(&peer.io, host).await.expect("it serves");
+            client.delete_records(TOPIC, &BTreeMap::from([(7, 2)])).await.expect("they are there");
+            let told = peer.ask(Ask { session, epoch: 2, ..Ask::default() }).await;
+            assert_eq!(told.partitions, BTreeMap::from([(7, (0, None))]));
+            let told = peer.ask(Ask { session, epoch: 3, ..Ask::default() }).await;
+            assert_eq!(told.shown(), [0; 0], "once");
+        });
+    });
+}
+
+#[test]
 fn a_long_poll_of_a_session_ends_with_the_first_record() {
     on_one_core_and_several(|scene| {
         scene.with(async |peer: Peer| {

@@ -255,6 +255,7 @@ impl Partition {
         }
         self.group.step(Event::LogStartMoved { log_start: offset }, effects);
         self.carry_out(effects, carrier);
+        self.watchers.changed();
     }
 
     /// What failed, once writes did.

@@ -112,7 +112,7 @@ impl ReadySet {
 }
 
 impl Mark {
-    fn want_look(&self) {
+    pub(crate) fn want_look(&self) {
         if !self.is_ready.replace(true) {
             self.news.ready.borrow_mut().insert(self.slot);
         }
@@ -167,6 +167,18 @@ mod tests {
         assert_eq!(set.begin_look(), [7, 400], "they stay until who looked says that there is nothing left");
         set.settle(7);
         assert_eq!(set.begin_look(), [400]);
+    }
+
+    #[test]
+    fn what_wakes_nobody_is_seen_with_the_next_look() {
+        let partition = Watchers::default();
+        let mut set = ReadySet::default();
+        set.put(3, Some(&partition));
+        set.begin_look();
+        set.settle(3);
+        partition.changed();
+        assert!(!is_ready(set.more(1)), "nobody is woken");
+        assert_eq!(set.begin_look(), [3]);
     }
 
     #[test]

@@ -245,6 +245,15 @@ impl Watchers {
         }
     }
 
+    /// Something changed that a consumer is told with its next answer, and for which nobody is woken.
+    pub fn changed(&self) {
+        for (_, watcher) in self.watches.borrow().iter() {
+            if let Watcher::Again(mark) = watcher {
+                mark.want_look();
+            }
+        }
+    }
+
     pub(crate) fn register_mark(&self, mark: Rc<Mark>) -> Registration {
         self.register(Watcher::Again(mark))
     }
