@@ -406,6 +406,27 @@ pub const GROUP_MEMBER_METADATA_BYTES_MAX: usize = 1024 * 1024;
 /// Memory of all groups of one core, in bytes: what is durable of them and what is live.
 pub const GROUP_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
 
+/// Members whose doings are told one by one for each rebalance of a timeline; the rest are counted.
+pub const GROUP_CAUSES_SHOWN_MAX: usize = 8;
+
+/// Partitions that changed hands told one by one for each rebalance of a timeline; the rest are counted.
+pub const GROUP_MOVES_SHOWN_MAX: usize = 16;
+
+/// Longest text of a stranger in a timeline, in bytes; what is longer is cut.
+pub const GROUP_TIMELINE_TEXT_BYTES_MAX: usize = 128;
+
+/// Assignments before and after a rebalance that are compared on the core, in bytes: of some 15,000 partitions, for a few milliseconds.
+pub const GROUP_ASSIGNMENT_BYTES_COMPARED_MAX: usize = 128 * 1024;
+
+/// Rebalances that are remembered of one group.
+pub const GROUP_TIMELINE_LENGTH_MAX: usize = 10;
+
+/// Groups whose timelines a core remembers: those that rebalanced last.
+pub const GROUP_TIMELINES_PER_CORE_MAX: usize = 2_000;
+
+/// Memory of the timelines of a core, in bytes.
+pub const GROUP_TIMELINE_BYTES_PER_CORE_MAX: usize = 4 * 1024 * 1024;
+
 /// Longest name in a JoinGroup, in bytes: a record takes 32,767, and a member's name is longer than its instance's.
 pub const GROUP_TEXT_BYTES_MAX: usize = 16 * 1024;
 

@@ -5,26 +5,18 @@
 
 mod features;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use ringlog_bench::client::address::parse_bootstrap;
-use ringlog_bench::client::{Client, ClientConfig, ClientError};
+use ringlog_bench::client::ClientError;
 
-use super::output::Output;
-use crate::process::exit::Exit;
+use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 /// Show and change what the cluster runs as a whole.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Broker addresses, HOST:PORT, separated by commas
-    #[arg(short, long, global = true, default_value = "127.0.0.1:9092", value_name = "LIST")]
-    pub bootstrap_server: String,
-
-    /// Table or JSON on standard output
-    #[arg(short, long, global = true, value_enum, default_value = "table")]
-    pub output: Output,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 
     #[command(subcommand)]
     pub verb: Verb,
@@ -56,42 +48,18 @@ enum ClusterError {
     },
 }
 
-/// What a verb found out or did.
-#[derive(Debug, Default)]
-struct Outcome {
-    table: String,
-    json: serde_json::Value,
+impl VerbError for ClusterError {
+    fn is_usage(&self) -> bool {
+        false
+    }
 }
 
-/// Runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
+/// Runs the verb.
 pub fn run(args: Args) -> ExitCode {
-    let bootstrap = match parse_bootstrap(&args.bootstrap_server) {
-        Ok(bootstrap) => bootstrap,
-        Err(error) => {
-            eprintln!("ringlog cluster: --bootstrap-server: {error}");
-            return Exit::Usage.into();
-        }
-    };
-    let output = args.output;
-    let result = ringlog_bench::runtime::block_on(|io| async move {
-        let client = Client::connect(&io, ClientConfig::new(bootstrap)).await?;
-        match args.verb {
+    let Args { broker, verb } = args;
+    shell::run("cluster", &broker, |client| async move {
+        match verb {
             Verb::Features(args) => features::run(&client, args).await,
         }
-    });
-    let outcome = match result.map_err(ClusterError::from).and_then(|outcome| outcome) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            eprintln!("ringlog cluster: {error}");
-            return Exit::Failure.into();
-        }
-    };
-    let text = match output {
-        Output::Table => outcome.table,
-        Output::Json => format!("{:#}\n", outcome.json),
-    };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Ok(()) => Exit::Success.into(),
-        Err(_) => Exit::Failure.into(),
-    }
+    })
 }

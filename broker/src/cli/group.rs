@@ -6,25 +6,25 @@
 mod describe;
 mod progress;
 mod seek;
+mod timeline;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use ringlog_bench::client::address::parse_bootstrap;
 use ringlog_bench::client::groups::Place;
-use ringlog_bench::client::{Client, ClientConfig, ClientError};
+use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::confirm::{Unconfirmed, confirm};
-use super::output::{Output, align_right, new_table, plural, rendered};
-use crate::process::exit::Exit;
+use super::output::{align_right, new_table, plural, rendered};
+use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 const AFTER_HELP: &str = "\
 Examples:
   ringlog group list                                       every group and its state
   ringlog group describe billing                           members, and how far each partition lags
   ringlog group describe billing --trend 30                watch for 30 s: does it catch up, and when
+  ringlog group describe billing --admin 127.0.0.1:9644    its last rebalances too: who left, why, what moved
   ringlog group seek billing -t orders --to earliest       read everything again (stop the members first)
   ringlog group seek billing -t orders:3 --to 2026-11-30T12:00:00Z --dry-run
   ringlog group offset-delete billing -t orders            forget where it stands in a topic
@@ -34,13 +34,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Broker addresses, HOST:PORT, separated by commas
-    #[arg(short, long, global = true, default_value = "127.0.0.1:9092", value_name = "LIST")]
-    pub bootstrap_server: String,
-
-    /// Table or JSON on standard output
-    #[arg(short, long, global = true, value_enum, default_value = "table")]
-    pub output: Output,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 
     #[command(subcommand)]
     pub verb: Verb,
@@ -111,15 +106,6 @@ fn parse_selection(text: &str) -> Result<Selection, String> {
     }
 }
 
-/// What one verb found out. Printed by the caller.
-#[derive(Debug, Default)]
-struct Outcome {
-    table: String,
-    json: serde_json::Value,
-    /// Texts of what failed, in order.
-    failures: Vec<String>,
-}
-
 #[derive(Debug, thiserror::Error)]
 enum GroupError {
     #[error("{source}")]
@@ -150,38 +136,16 @@ enum GroupError {
     NoPartition { topic: String, partition: i32, count: usize },
 }
 
-/// Runs the verb. Exit codes: 0 done, 1 failed or declined, 2 wrong usage.
-pub fn run(args: Args) -> ExitCode {
-    let bootstrap = match parse_bootstrap(&args.bootstrap_server) {
-        Ok(bootstrap) => bootstrap,
-        Err(error) => {
-            eprintln!("ringlog group: --bootstrap-server: {error}");
-            return Exit::Usage.into();
-        }
-    };
-    let output = args.output;
-    let result = ringlog_bench::runtime::block_on(|io| async move {
-        let client = Client::connect(&io, ClientConfig::new(bootstrap)).await?;
-        execute(&client, args.verb).await
-    });
-    let outcome = match result.map_err(GroupError::from).and_then(|outcome| outcome) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            eprintln!("ringlog group: {error}");
-            let is_usage = matches!(error, GroupError::Unconfirmed(Unconfirmed::NoTerminal));
-            return if is_usage { Exit::Usage.into() } else { Exit::Failure.into() };
-        }
-    };
-    for failure in &outcome.failures {
-        eprintln!("ringlog group: {failure}");
+impl VerbError for GroupError {
+    fn is_usage(&self) -> bool {
+        matches!(self, GroupError::Unconfirmed(Unconfirmed::NoTerminal))
     }
-    let text = match output {
-        Output::Table => outcome.table,
-        Output::Json => format!("{:#}\n", outcome.json),
-    };
-    let printed = io::stdout().lock().write_all(text.as_bytes());
-    let is_done = outcome.failures.is_empty() && printed.is_ok();
-    if is_done { Exit::Success.into() } else { Exit::Failure.into() }
+}
+
+/// Runs the verb.
+pub fn run(args: Args) -> ExitCode {
+    let Args { broker, verb } = args;
+    shell::run("group", &broker, |client| async move { execute(&client, verb).await })
 }
 
 async fn execute(client: &Client, verb: Verb) -> Result<Outcome, GroupError> {

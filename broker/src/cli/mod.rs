@@ -9,6 +9,7 @@ pub mod config;
 mod confirm;
 pub mod group;
 pub mod output;
+mod shell;
 pub mod topic;
 pub mod version;
 

@@ -7,32 +7,26 @@ mod configs;
 mod truncate;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use ringlog_bench::client::address::parse_bootstrap;
 use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
 use ringlog_bench::client::metadata::TopicImage;
-use ringlog_bench::client::{Client, ClientConfig, ClientError};
+use ringlog_bench::client::{Client, ClientError};
 use ringlog_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
 use configs::DescribedConfig;
 
-use super::output::{Output, align_right, new_table, plural, rendered};
-use crate::process::exit::Exit;
+use super::confirm::{Unconfirmed, confirm};
+use super::output::{align_right, new_table, plural, rendered};
+use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 /// Create, list, describe, alter, truncate and delete topics.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Broker addresses, HOST:PORT, separated by commas
-    #[arg(short, long, global = true, default_value = "127.0.0.1:9092", value_name = "LIST")]
-    pub bootstrap_server: String,
-
-    /// Table or JSON on standard output
-    #[arg(short, long, global = true, value_enum, default_value = "table")]
-    pub output: Output,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 
     #[command(subcommand)]
     pub verb: Verb,
@@ -90,15 +84,6 @@ fn parse_config(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What one verb found out. Printed by the caller.
-#[derive(Debug, Default)]
-struct Outcome {
-    table: String,
-    json: serde_json::Value,
-    /// Texts of what failed, in order.
-    failures: Vec<String>,
-}
-
 #[derive(Debug, thiserror::Error)]
 enum TopicError {
     #[error("{source}")]
@@ -116,46 +101,20 @@ enum TopicError {
         #[from]
         source: serde_json::Error,
     },
-    #[error(
-        "nothing deleted: confirm with --yes, because standard input is not a terminal that could be asked"
-    )]
-    Unconfirmed,
-    #[error("nothing deleted")]
-    Declined,
+    #[error(transparent)]
+    Unconfirmed(#[from] Unconfirmed),
 }
 
-/// Runs the verb. Exit codes: 0 done, 1 failed or declined, 2 wrong usage.
-pub fn run(args: Args) -> ExitCode {
-    let bootstrap = match parse_bootstrap(&args.bootstrap_server) {
-        Ok(bootstrap) => bootstrap,
-        Err(error) => {
-            eprintln!("ringlog topic: --bootstrap-server: {error}");
-            return Exit::Usage.into();
-        }
-    };
-    let output = args.output;
-    let result = ringlog_bench::runtime::block_on(|io| async move {
-        let client = Client::connect(&io, ClientConfig::new(bootstrap)).await?;
-        execute(&client, args.verb).await
-    });
-    let outcome = match result.map_err(TopicError::from).and_then(|outcome| outcome) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            eprintln!("ringlog topic: {error}");
-            let is_usage = matches!(error, TopicError::Unconfirmed);
-            return if is_usage { Exit::Usage.into() } else { Exit::Failure.into() };
-        }
-    };
-    for failure in &outcome.failures {
-        eprintln!("ringlog topic: {failure}");
+impl VerbError for TopicError {
+    fn is_usage(&self) -> bool {
+        matches!(self, TopicError::Unconfirmed(Unconfirmed::NoTerminal))
     }
-    let text = match output {
-        Output::Table => outcome.table,
-        Output::Json => format!("{:#}\n", outcome.json),
-    };
-    let printed = io::stdout().lock().write_all(text.as_bytes());
-    let is_done = outcome.failures.is_empty() && printed.is_ok();
-    if is_done { Exit::Success.into() } else { Exit::Failure.into() }
+}
+
+/// Runs the verb.
+pub fn run(args: Args) -> ExitCode {
+    let Args { broker, verb } = args;
+    shell::run("topic", &broker, |client| async move { execute(&client, verb).await })
 }
 
 async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
@@ -397,20 +356,6 @@ async fn delete(client: &Client, names: &[String]) -> Result<Outcome, TopicError
     Ok(outcome)
 }
 
-/// Asks on the terminal; only `y` and `yes` delete.
-fn confirm(what: &str) -> Result<(), TopicError> {
-    let stdin = io::stdin();
-    if !stdin.is_terminal() {
-        return Err(TopicError::Unconfirmed);
-    }
-    eprint!("{what}? [y/N] ");
-    let mut answer = String::new();
-    match stdin.lock().read_line(&mut answer) {
-        Ok(_) if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") => Ok(()),
-        _ => Err(TopicError::Declined),
-    }
-}
-
 fn joined(numbers: &[i32]) -> String {
     numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
@@ -420,6 +365,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cli::output::Output;
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -435,7 +381,7 @@ mod tests {
     fn verbs_take_their_options_before_and_after() {
         let args =
             parse("create orders -p 3 -c retention.ms=1000 -c a=b=c --if-not-exists -o json").expect("valid");
-        assert_eq!(args.output, Output::Json);
+        assert_eq!(args.broker.output, Output::Json);
         let Verb::Create { names, partitions, replication_factor, configs, if_not_exists } = args.verb else {
             panic!("create was asked for");
         };

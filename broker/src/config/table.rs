@@ -756,7 +756,7 @@ pub(super) const ALL: &[Key] = &[
         "ringlog.admin.listen",
         Kind::Address,
         "127.0.0.1:9644",
-        "Address of the admin HTTP server: /metrics, /healthz, /readyz, /slow, /config, /flight. It has no login, so keep it on loopback or a private network. `none` switches it off.",
+        "Address of the admin HTTP server: /metrics, /healthz, /readyz, /slow, /config, /flight, /groups/<group>/timeline. It has no login, so keep it on loopback or a private network. `none` switches it off.",
     ),
     built(
         "ringlog.metrics.interval.ms",

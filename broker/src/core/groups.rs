@@ -23,6 +23,7 @@ use crate::group::{
     GroupSettings, HeartbeatRequest, JoinRequest, LeaveRequest, ListedGroup, OffsetDeleteRequest,
     OffsetQuery, Reply, Serial, SyncRequest, Timer, Token, Usage,
 };
+use crate::observe::timelines::TimelineWriter;
 use calls::{GroupCallId, HomeCall, HomeCalls, OwedAnswers};
 use figures::Counts;
 use host::{Host, Service};
@@ -293,6 +294,7 @@ pub struct Groups {
     /// Of all hosts.
     usage: Cell<Usage>,
     counts: Counts,
+    timelines: RefCell<TimelineWriter>,
     settings: GroupSettings,
     /// Of groups of KIP-848.
     consumer_settings: ConsumerSettings,
@@ -309,6 +311,7 @@ impl Groups {
             owed: OwedAnswers::default(),
             usage: Cell::default(),
             counts: Counts::default(),
+            timelines: RefCell::default(),
             settings: GroupSettings {
                 session_timeout_ms_min: config.session_timeout_ms_min,
                 session_timeout_ms_max: config.session_timeout_ms_max,

@@ -48,6 +48,7 @@ fn publish(core: &Core) {
         io: io_figures(core),
         storage: storage_figures(core),
         groups: core.groups().figures(),
+        timelines: core.groups().timelines(),
         ailments: ailments(core),
     });
 }

@@ -14,6 +14,7 @@ use super::durable::GroupRecord;
 use super::event::{GroupId, MemberId, Protocol, Serial, Ticket, Timer};
 use super::members::{Member, Members};
 use super::reply::{JoinReply, JoinedMember, Reply, SyncReply};
+use super::timeline::OpenRebalance;
 
 /// What a group weighs beside its members: the struct, its map entry, its names.
 const GROUP_BYTES: usize = 512;
@@ -108,6 +109,8 @@ pub(super) struct ClassicGroup {
     pub assigning: Option<Ticket>,
     pub join_timer: Option<Serial>,
     pub sync_timer: Option<Serial>,
+    /// The rebalance that is under way, for people.
+    pub open: Option<Box<OpenRebalance>>,
     pending_bytes: usize,
 }
 
@@ -129,6 +132,7 @@ impl ClassicGroup {
             assigning: None,
             join_timer: None,
             sync_timer: None,
+            open: None,
             pending_bytes: 0,
         }
     }
@@ -169,7 +173,8 @@ impl ClassicGroup {
 
     /// Memory, estimated.
     pub fn bytes(&self) -> usize {
-        GROUP_BYTES + 2 * self.id.len() + self.members.bytes() + self.pending_bytes
+        let open = self.open.as_ref().map_or(0, |open| open.bytes());
+        GROUP_BYTES + 2 * self.id.len() + self.members.bytes() + self.pending_bytes + open
     }
 
     pub fn enter(&mut self, state: GroupState, now_ms: i64) {

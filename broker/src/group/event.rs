@@ -132,6 +132,8 @@ pub struct JoinRequest {
     pub rebalance_timeout_ms: i32,
     /// Becomes part of the name of a new member.
     pub random: [u8; 16],
+    /// Why it joins (KIP-800), for people.
+    pub reason: Option<Arc<str>>,
 }
 
 /// A way to assign that a member knows, and what it tells the leader for it.
@@ -175,6 +177,8 @@ pub struct Leaver {
     /// Empty with an instance id: whoever holds it.
     pub member: MemberId,
     pub instance: Option<Arc<str>>,
+    /// Why it leaves (KIP-800), for people.
+    pub reason: Option<Arc<str>>,
 }
 
 /// Offsets to keep.

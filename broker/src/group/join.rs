@@ -17,6 +17,7 @@ use super::machine::GroupMachine;
 use super::members::Member;
 use super::record;
 use super::reply::JoinReply;
+use super::timeline::{Cause, Trigger};
 
 /// JoinGroup versions from here on give a new member its name and make it ask again (KIP-394).
 pub(super) const NAMED_BEFORE_JOIN_SINCE: i16 = 4;
@@ -110,6 +111,7 @@ impl ClassicGroup {
             clerk.answer_join(token, refused);
         } else if let Err(message) = self.has_place(clerk, &request) {
             // A member that comes last after the group was made smaller is out.
+            self.note_member(clerk, Cause::GroupTooLarge, &request.member, None);
             self.drop_member(clerk, &request.member, ErrorCode::UnknownMemberId);
             self.remove_pending(clerk, &request.member, true);
             let refused = JoinReply::refused(ErrorCode::GroupMaxSizeReached, &nobody);
@@ -184,6 +186,7 @@ impl ClassicGroup {
             GroupState::Empty | GroupState::Dead => false,
         };
         if rebalances {
+            self.note_again(clerk, &request);
             self.update_member(clerk, token, &request, &id);
             self.rebalance_or_complete(clerk);
         } else {
@@ -200,7 +203,7 @@ impl ClassicGroup {
             initial.somebody_came = true;
         }
         self.leader.get_or_insert_with(|| Arc::clone(&id));
-        self.members.insert(Member {
+        let member = Member {
             id: Arc::clone(&id),
             rebalance_timeout_ms: request.rebalance_timeout_or_session_ms(),
             session_timeout_ms: request.session_timeout_ms,
@@ -213,10 +216,26 @@ impl ClassicGroup {
             waiting_sync: None,
             is_new: true,
             session: None,
-        });
+        };
+        self.note(clerk, Trigger::of_member(Cause::Joined, &member, None));
+        self.members.insert(member);
         // It cannot send heartbeats yet. A client that gave up must not hold the others for ever all the same.
         self.arm_session_for(clerk, &id, GROUP_NEW_MEMBER_JOIN_MS);
         self.rebalance_or_complete(clerk);
+    }
+
+    /// A member joined again: why, unless it was asked to.
+    fn note_again(&mut self, clerk: &Clerk, request: &JoinRequest) {
+        let Some(member) = self.members.get(&request.member) else { return };
+        let cause = if member.wants_otherwise(&request.protocols) {
+            Cause::SubscriptionChanged
+        } else if self.state == GroupState::PreparingRebalance {
+            return;
+        } else {
+            Cause::AskedAgain
+        };
+        let trigger = Trigger::of_member(cause, member, request.reason.as_ref());
+        self.note(clerk, trigger);
     }
 
     fn update_member(&mut self, clerk: &mut Clerk, token: Token, request: &JoinRequest, id: &MemberId) {
@@ -266,7 +285,10 @@ impl ClassicGroup {
                 self.record_new_name(clerk, new)
             }
             // The leader may have been told the old name.
-            GroupState::Stable | GroupState::CompletingRebalance => self.prepare_rebalance(clerk),
+            GroupState::Stable | GroupState::CompletingRebalance => {
+                self.note_member(clerk, Cause::StaticMemberReplaced, &name, request.reason.as_ref());
+                self.prepare_rebalance(clerk);
+            }
             GroupState::PreparingRebalance => self.complete_join_if_all_are_in(clerk),
             GroupState::Empty | GroupState::Dead => {}
         }

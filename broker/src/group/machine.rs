@@ -15,6 +15,7 @@ use super::durable::{Durable, GroupReplayError};
 use super::event::{Event, GroupId, Surroundings, Ticket, Usage};
 use super::reply::{Answer, JoinReply, Step, SyncReply, TimerChange};
 use super::settings::{ConsumerSettings, GroupOverrides, GroupSettings};
+use super::timeline::{Cause, Trigger};
 
 /// Whether clients are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +171,7 @@ impl GroupMachine {
                 }
                 // The bound was lowered since: who joins last is out, and the others can commit before.
                 if group.members.len() > clerk.settings.members_max.min(GROUP_MEMBERS_MAX) {
+                    group.note(clerk, Trigger::of_group(Cause::GroupTooLarge));
                     group.prepare_rebalance(clerk);
                 }
             });

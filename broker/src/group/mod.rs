@@ -36,6 +36,7 @@ mod reply;
 mod session;
 mod settings;
 mod sync;
+mod timeline;
 mod views;
 
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub use reply::{
     KeyedRecord, LeaveReply, LeftMember, OffsetDeleteReply, Reply, Step, SyncReply, TimerChange,
 };
 pub use settings::{ConsumerSettings, GroupOverrides, GroupSettings, Migration};
+pub use timeline::{Cause, Move, Moves, Rebalance, Trigger};
 pub use views::{
     Census, DescribedGroup, DescribedMember, FetchedOffset, FetchedTopic, ListedGroup, ListedState,
     OffsetQuery, OffsetQueryTopic,

@@ -1,5 +1,6 @@
 //! How a group comes to its next generation: members are asked to join again, and when all have or the time is up, it begins.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringlog_protocol::error_code::ErrorCode;
@@ -9,6 +10,7 @@ use super::clerk::{Clerk, Then};
 use super::event::{MemberId, Timer};
 use super::record;
 use super::reply::SyncReply;
+use super::timeline::Cause;
 
 impl ClassicGroup {
     /// Something changed that concerns all: members join again, unless they do so already.
@@ -73,6 +75,7 @@ impl ClassicGroup {
             self.members.iter().filter(|member| member.waiting_join.is_none() && member.instance.is_none());
         let late: Vec<MemberId> = late.map(|member| Arc::clone(&member.id)).collect();
         for member in &late {
+            self.note_member(clerk, Cause::JoinTimeout, member, None);
             self.drop_member(clerk, member, ErrorCode::UnknownMemberId);
         }
         self.initial = None;
@@ -90,6 +93,7 @@ impl ClassicGroup {
         self.pending_sync.clear();
         if self.members.is_empty() {
             self.enter(GroupState::Empty, clerk.now_ms());
+            self.tell_rebalance(clerk, &BTreeMap::new());
             if let Ok(record) = record::empty_group(self) {
                 clerk.append(vec![record], Then::Nothing);
             }

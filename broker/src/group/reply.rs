@@ -8,6 +8,7 @@ use ringlog_protocol::ids::TopicId;
 
 use super::consumer::{Computation, ConsumerHeartbeatReply};
 use super::event::{Event, GroupId, MemberId, Serial, Ticket, Timer, Token};
+use super::timeline::Rebalance;
 
 /// What one event comes to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -21,6 +22,8 @@ pub struct Step {
     pub computations: Vec<Computation>,
     /// There is more to expire: the same event again soon, so that others get their turn between.
     pub unfinished: bool,
+    /// That ended, for people.
+    pub rebalances: Vec<(GroupId, Rebalance)>,
 }
 
 /// Records for the partition of `__consumer_offsets`.

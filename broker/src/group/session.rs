@@ -9,6 +9,7 @@ use super::clerk::Clerk;
 use super::event::{HeartbeatRequest, LeaveRequest, Leaver, MemberId, Serial, Timer, Token};
 use super::machine::GroupMachine;
 use super::reply::{LeaveReply, LeftMember, Reply};
+use super::timeline::Cause;
 
 impl GroupMachine {
     pub(super) fn heartbeat(&mut self, token: Token, request: HeartbeatRequest) {
@@ -122,12 +123,14 @@ impl ClassicGroup {
             let Some(holder) = instance.and_then(|instance| self.members.holder(instance)).cloned() else {
                 return ErrorCode::UnknownMemberId;
             };
+            self.note_member(clerk, Cause::Removed, &holder, leaver.reason.as_ref());
             self.drop_member(clerk, &holder, ErrorCode::UnknownMemberId);
         } else if self.pending.contains_key(member) {
             self.remove_pending(clerk, member, true);
         } else if let Err(error) = self.check_member(member, instance) {
             return error;
         } else {
+            self.note_member(clerk, Cause::Left, member, leaver.reason.as_ref());
             self.drop_member(clerk, member, ErrorCode::UnknownMemberId);
         }
         ErrorCode::None
@@ -144,6 +147,7 @@ impl ClassicGroup {
             .get(member)
             .is_some_and(|member| member.session == Some(serial) && !member.is_kept_alive_by_waiting());
         if gone {
+            self.note_member(clerk, Cause::SessionExpired, member, None);
             self.drop_member(clerk, member, ErrorCode::UnknownMemberId);
             self.rebalance_or_complete(clerk);
         }
@@ -157,6 +161,7 @@ impl ClassicGroup {
             return;
         }
         for member in &late {
+            self.note_member(clerk, Cause::SyncTimeout, member, None);
             self.drop_member(clerk, member, ErrorCode::UnknownMemberId);
         }
         self.prepare_rebalance(clerk);

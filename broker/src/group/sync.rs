@@ -12,6 +12,7 @@ use super::event::{MemberId, SyncRequest, Ticket, Token};
 use super::machine::GroupMachine;
 use super::record;
 use super::reply::SyncReply;
+use super::timeline::{Cause, Trigger};
 
 impl GroupMachine {
     pub(super) fn sync(&mut self, token: Token, request: SyncRequest) {
@@ -131,6 +132,7 @@ impl ClassicGroup {
         if self.assigning != Some(ticket) {
             return;
         }
+        self.tell_rebalance(clerk, &assignments);
         self.enter(GroupState::Stable, clerk.now_ms());
         for (id, assignment) in assignments {
             let waiting = self.members.update(&id, |member| {
@@ -152,6 +154,7 @@ impl ClassicGroup {
     }
 
     fn not_assigned(&mut self, clerk: &mut Clerk, error: ErrorCode, message: Option<String>) {
+        self.note(clerk, Trigger::of_group(Cause::AssignmentFailed));
         self.refuse_waiting_syncs(clerk, &SyncReply { message, ..SyncReply::refused(error) });
         self.prepare_rebalance(clerk);
     }

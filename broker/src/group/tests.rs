@@ -10,3 +10,4 @@ mod operators;
 mod rebalances;
 mod restarts;
 mod support;
+mod timeline;

@@ -78,6 +78,7 @@ fn event(asked: &JoinGroupRequest<'_>, from: &Joiner<'_>) -> JoinRequest {
         session_timeout_ms: asked.session_timeout_ms,
         rebalance_timeout_ms: asked.rebalance_timeout_ms,
         random: from.random,
+        reason: asked.reason.map(Arc::from),
     }
 }
 
@@ -165,6 +166,7 @@ mod tests {
         let event = event(&asked(), &from);
         assert_eq!((event.version, &*event.group, &*event.member), (5, "g", "m"));
         assert_eq!(event.instance.as_deref(), Some("i"));
+        assert_eq!(event.reason.as_deref(), Some("because"));
         assert_eq!((&*event.client_id, &*event.client_host, event.random), ("c", "/10.0.0.1", [9; 16]));
         assert_eq!(
             event.protocols,

@@ -23,10 +23,6 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
     let asked = LeaveGroupRequest::decode(&mut request.body(), info.version)
         .map_err(|error| request.refuse(error))?;
     info.clock.mark(Stage::Parse, core.io.monotonic_now().as_nanos());
-    for member in asked.members.iter().filter(|member| member.reason.is_some()) {
-        let (group, reason) = (asked.group_id, member.reason.unwrap_or_default());
-        tracing::debug!(group, member = member.member_id, reason, "member leaves");
-    }
     let call = GroupCall::Leave(event(&asked, info.version));
     let left = match ask(core, asked.group_id, call).await {
         Ok(Reply::Leave(left)) => left,
@@ -42,11 +38,12 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
 
 fn event(asked: &LeaveGroupRequest<'_>, version: i16) -> LeaveRequest {
     let members = if version < SEVERAL_SINCE {
-        vec![Leaver { member: Arc::from(asked.member_id), instance: None }]
+        vec![Leaver { member: Arc::from(asked.member_id), ..Leaver::default() }]
     } else {
         let leaver = |member: &ringlog_protocol::messages::leave_group::MemberIdentity<'_>| Leaver {
             member: Arc::from(member.member_id),
             instance: member.group_instance_id.map(Arc::from),
+            reason: member.reason.map(Arc::from),
         };
         asked.members.iter().map(leaver).collect()
     };
@@ -90,15 +87,15 @@ mod tests {
     #[test]
     fn old_versions_name_one_member_and_new_ones_several() {
         let asked = LeaveGroupRequest { group_id: "g", member_id: "m", members: Vec::new() };
-        assert_eq!(event(&asked, 2).members, [Leaver { member: "m".into(), instance: None }]);
+        assert_eq!(event(&asked, 2).members, [Leaver { member: "m".into(), ..Leaver::default() }]);
         let members = vec![
             MemberIdentity { member_id: "m", ..MemberIdentity::default() },
             MemberIdentity { member_id: "", group_instance_id: Some("i"), reason: Some("old") },
         ];
         let asked = LeaveGroupRequest { group_id: "g", member_id: "", members };
         let expected = [
-            Leaver { member: "m".into(), instance: None },
-            Leaver { member: "".into(), instance: Some("i".into()) },
+            Leaver { member: "m".into(), ..Leaver::default() },
+            Leaver { member: "".into(), instance: Some("i".into()), reason: Some("old".into()) },
         ];
         assert_eq!(event(&asked, 5).members, expected);
     }

@@ -1,6 +1,7 @@
 //! Owns the table of metric families that are read from one shard's snapshot: name, help, label and where the number is.
 //! A name is part of the interface: dashboards hold it. Add, never rename.
 
+use crate::group::Cause;
 use crate::observe::snapshot::ShardSnapshot;
 
 /// How a cell becomes the base unit of its family.
@@ -427,6 +428,30 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time that took, added up",
         "",
         &[("", |s| s.groups.load_ns)],
+    )),
+    counter(
+        "ringlog_group_rebalances",
+        "Rebalances of classic groups that ended, by what began them",
+        "cause",
+        &[
+            ("joined", |s| s.groups.rebalances(Cause::Joined)),
+            ("left", |s| s.groups.rebalances(Cause::Left)),
+            ("removed", |s| s.groups.rebalances(Cause::Removed)),
+            ("session_expired", |s| s.groups.rebalances(Cause::SessionExpired)),
+            ("join_timeout", |s| s.groups.rebalances(Cause::JoinTimeout)),
+            ("sync_timeout", |s| s.groups.rebalances(Cause::SyncTimeout)),
+            ("subscription_changed", |s| s.groups.rebalances(Cause::SubscriptionChanged)),
+            ("asked_again", |s| s.groups.rebalances(Cause::AskedAgain)),
+            ("static_member_replaced", |s| s.groups.rebalances(Cause::StaticMemberReplaced)),
+            ("assignment_failed", |s| s.groups.rebalances(Cause::AssignmentFailed)),
+            ("group_too_large", |s| s.groups.rebalances(Cause::GroupTooLarge)),
+        ],
+    ),
+    seconds(counter(
+        "ringlog_group_rebalance_seconds",
+        "Time from what began them to their end, added up",
+        "",
+        &[("", |s| s.groups.rebalance_ns)],
     )),
     gauge("ringlog_segment_files_open", "Segment files open", "", &[("", |s| s.storage.open_files)]),
 ];

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 
 use super::metrics::{self, ProcessFigures};
+use super::timeline;
 use crate::cli::version::VERSION;
 use crate::config::BrokerConfig;
 use crate::observe::slow::SlowRequest;
@@ -30,6 +31,7 @@ ringlog admin
   /slow      the slowest requests of the last minutes, by stage
   /config    every setting and where it comes from
   /flight    the last events of every shard
+  /groups/<group>/timeline   the last rebalances of a consumer group: who made them, why, what moved
 ";
 
 /// What the answers are made from.
@@ -51,6 +53,7 @@ pub fn router(state: Arc<AdminState>) -> Router {
         .route("/slow", get(get_slow))
         .route("/config", get(get_config))
         .route("/flight", get(get_flight))
+        .route("/groups/{group}/timeline", get(get_timeline))
         .with_state(state)
 }
 
@@ -157,6 +160,10 @@ fn slow_json(shard: u32, request: &SlowRequest) -> Value {
 
 async fn get_config(State(state): State<Arc<AdminState>>) -> Response {
     axum::Json(&state.config.settings).into_response()
+}
+
+async fn get_timeline(State(state): State<Arc<AdminState>>, Path(group): Path<String>) -> Response {
+    axum::Json(timeline::of_group(&group, &state.snapshots())).into_response()
 }
 
 async fn get_flight(State(state): State<Arc<AdminState>>) -> String {

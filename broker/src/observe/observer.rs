@@ -14,6 +14,7 @@ use super::snapshot::{
     GroupFigures, IoFigures, ShardGauges, ShardSnapshot, SnapshotPublisher, StorageFigures,
 };
 use super::stage::StageClock;
+use super::timelines::Timelines;
 
 /// A request from which this much time or more is the broker's own also enters the flight record.
 const FLIGHT_SLOW_NS: u64 = 100_000_000;
@@ -55,6 +56,7 @@ pub struct Published {
     pub io: IoFigures,
     pub storage: StorageFigures,
     pub groups: GroupFigures,
+    pub timelines: Timelines,
     pub ailments: Vec<String>,
 }
 
@@ -123,6 +125,7 @@ impl ShardObserver {
             io: published.io,
             storage: published.storage,
             groups: published.groups,
+            timelines: published.timelines,
             ailments: published.ailments,
             slow: slow.slowest(),
             flight: self.flight.events(),
@@ -160,7 +163,16 @@ mod tests {
         let (io, storage) = (IoFigures::default(), StorageFigures::default());
         let groups = GroupFigures::default();
         let ailments = vec!["ill".to_owned()];
-        observer.publish(Published { now_ns: 20, now_ms: 30, gauges, io, storage, groups, ailments });
+        observer.publish(Published {
+            now_ns: 20,
+            now_ms: 30,
+            gauges,
+            io,
+            storage,
+            groups,
+            timelines: Timelines::default(),
+            ailments,
+        });
         let shown = slot.read();
         assert_eq!((shown.metrics.received_bytes, shown.metrics.connections_accepted), (7, 1));
         assert_eq!((shown.gauges.connections, shown.published_at_ms), (1, 30));

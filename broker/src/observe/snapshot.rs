@@ -7,8 +7,10 @@ use super::flight::FlightEvent;
 use super::histogram::Log2Histogram;
 use super::metrics::ShardMetrics;
 use super::slow::SlowRequest;
+use super::timelines::Timelines;
+use crate::group::Cause;
 
-/// All that a shard shows of itself at one moment: plain data.
+/// All that a shard shows of itself at one moment: plain data, but for the timelines.
 #[derive(Debug, Clone, Default)]
 pub struct ShardSnapshot {
     pub shard: u32,
@@ -21,6 +23,8 @@ pub struct ShardSnapshot {
     pub io: IoFigures,
     pub storage: StorageFigures,
     pub groups: GroupFigures,
+    /// The last rebalances of the shard's groups, as they are now.
+    pub timelines: Timelines,
     /// Why the shard serves only part of what it should; empty in health.
     pub ailments: Vec<String>,
     /// Slowest first.
@@ -143,6 +147,16 @@ pub struct GroupFigures {
     pub loads: u64,
     pub loads_failed: u64,
     pub load_ns: u64,
+    /// That ended, by what began them: in the order of [`Cause::ALL`].
+    pub rebalances: [u64; Cause::ALL.len()],
+    /// From what began them to their end, added up.
+    pub rebalance_ns: u64,
+}
+
+impl GroupFigures {
+    pub fn rebalances(&self, cause: Cause) -> u64 {
+        self.rebalances[cause as usize]
+    }
 }
 
 /// The side of the shard. Clones write the same slot; only one shard publishes in it.

@@ -197,15 +197,24 @@ impl Member {
 
     /// As [`Member::commit`], with a text.
     pub async fn commit_with(&self, topic: &str, partition: i32, offset: i64, text: &str) -> Told<()> {
-        let partition = OffsetCommitRequestPartition {
-            partition_index: partition,
+        self.commit_request(topic, &[partition], offset, text).await
+    }
+
+    /// One offset of several partitions in one request; the first error of any.
+    pub async fn commit_all(&self, topic: &str, partitions: &[i32], offset: i64) -> Told<()> {
+        self.commit_request(topic, partitions, offset, "").await
+    }
+
+    async fn commit_request(&self, topic: &str, partitions: &[i32], offset: i64, text: &str) -> Told<()> {
+        let partitions = partitions.iter().map(|partition| OffsetCommitRequestPartition {
+            partition_index: *partition,
             committed_offset: offset,
             committed_metadata: Some(text),
             ..OffsetCommitRequestPartition::default()
-        };
+        });
         let topic = OffsetCommitRequestTopic {
             name: topic,
-            partitions: vec![partition],
+            partitions: partitions.collect(),
             ..OffsetCommitRequestTopic::default()
         };
         let request = OffsetCommitRequest {
@@ -219,7 +228,8 @@ impl Member {
         let error = self
             .call(ApiKey::OffsetCommit, 7, encode, |reader| {
                 let response = OffsetCommitResponse::decode(reader, 7).expect("an answer");
-                response.topics[0].partitions[0].error_code
+                let mut errors = response.topics[0].partitions.iter().map(|partition| partition.error_code);
+                errors.find(|error| *error != 0).unwrap_or(0)
             })
             .await?;
         told(error)

@@ -11,6 +11,7 @@ use ringlog_broker::config::load::Sources;
 use ringlog_broker::config::typed::Account;
 use ringlog_broker::config::{self, BrokerConfig};
 use ringlog_broker::core::start::{self, CoreSeat, Front, StorageSeat};
+use ringlog_broker::group::Rebalance;
 use ringlog_broker::observe::snapshot::{self, ShardSnapshot, SnapshotSlot};
 use ringlog_broker::process::stop::{Readiness, StopSignal};
 use ringlog_io::sim::{Host, Outcome, World};
@@ -182,6 +183,12 @@ impl Node {
     /// The sum of a figure over all cores, as published last: at most a second of virtual time ago.
     pub fn sum(&self, figure: impl Fn(&ShardSnapshot) -> u64) -> u64 {
         self.shown.iter().map(|slot| figure(&slot.read())).sum()
+    }
+
+    /// The last rebalances of a group, the newest first.
+    #[allow(dead_code, reason = "some test binaries have no groups")]
+    pub fn timeline(&self, group: &str) -> Vec<Arc<Rebalance>> {
+        self.shown.iter().flat_map(|slot| slot.read().timelines.of(group)).collect()
     }
 
     /// Brings the node down as SIGTERM does. False if it did not end in time.

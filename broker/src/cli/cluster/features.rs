@@ -146,7 +146,7 @@ fn show(features: &Features) -> Result<Outcome, ClusterError> {
         let s = plural(higher);
         text.push_str(&format!("{higher} feature{s} could run at a higher level (upgrade raises them)\n"));
     }
-    Ok(Outcome { table: text, json })
+    Ok(Outcome { table: text, json, failures: Vec::new() })
 }
 
 fn changed(changed: Changed<'_>) -> Result<Outcome, ClusterError> {
@@ -158,7 +158,7 @@ fn changed(changed: Changed<'_>) -> Result<Outcome, ClusterError> {
     if table.is_empty() {
         table.push_str("all run at these levels already\n");
     }
-    Ok(Outcome { table, json: serde_json::to_value(changed)? })
+    Ok(Outcome { table, json: serde_json::to_value(changed)?, failures: Vec::new() })
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::progress::{CatchUp, Look, Overtaken, Trend, duration_text};
+use super::timeline::{self, Timeline};
 use super::{GroupError, Outcome, align_right, new_table, plural, rendered};
 
 /// The config that limits the age of records.
@@ -25,6 +26,9 @@ pub struct Args {
     /// Look twice, so many seconds apart, and tell whether the group catches up. Consumers commit every 5 s by default, so give more
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     trend: Option<u32>,
+    /// A Ringlog broker's admin address, HOST:PORT: shows the last rebalances too, who made them, why and what moved
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,6 +42,8 @@ struct Report {
     members: Vec<MemberRow>,
     partitions: Vec<PartitionRow>,
     total: Total,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    timeline: Option<Timeline>,
 }
 
 #[derive(Debug, Serialize)]
@@ -94,11 +100,18 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, GroupErr
     let mut reports = Vec::new();
     for group in &args.groups {
         match report(client, group, args.trend).await {
-            Ok(report) => {
+            Ok(mut report) => {
+                match args.admin.as_deref().map(|address| timeline::ask(address, group)).transpose() {
+                    Ok(timeline) => report.timeline = timeline,
+                    Err(error) => outcome.failures.push(error.to_string()),
+                }
                 if !outcome.table.is_empty() {
                     outcome.table.push('\n');
                 }
                 outcome.table.push_str(&text(&report));
+                if let Some(timeline) = &report.timeline {
+                    outcome.table.push_str(&timeline::text(timeline, client.io().wall_now_ms()));
+                }
                 reports.push(report);
             }
             Err(error) => outcome.failures.push(error.to_string()),
@@ -136,6 +149,7 @@ async fn report(client: &Client, group: &str, trend: Option<u32>) -> Result<Repo
         epoch: described.epoch,
         partitions,
         total,
+        timeline: None,
     })
 }
 
@@ -413,6 +427,7 @@ mod tests {
             members: Vec::new(),
             total: total(&rows),
             partitions: rows,
+            timeline: None,
         };
         let text = text(&report);
         assert!(text.starts_with("group billing: Stable, classic, assignor range, 0 members\n"), "{text}");

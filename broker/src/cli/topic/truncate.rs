@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ringlog_bench::client::Client;
 use serde::Serialize;
 
-use super::{Outcome, TopicError, align_right, confirm, new_table, plural, rendered};
+use super::super::confirm::confirm;
+use super::{Outcome, TopicError, align_right, new_table, plural, rendered};
 
 /// DeleteRecords' offset for "all that is committed".
 const ALL_COMMITTED: i64 = -1;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use ringlog_protocol::error_code::ErrorCode;
 
 use super::Groups;
-use crate::group::{Census, CommitReply};
+use crate::group::{Cause, Census, CommitReply, GroupId, Rebalance};
 use crate::observe::snapshot::GroupFigures;
+use crate::observe::timelines::Timelines;
+use crate::process::escape::escaped;
 
 /// What happened since the core's start, and the counts of machines to which nothing happened.
 #[derive(Default)]
@@ -18,6 +20,8 @@ pub(super) struct Counts {
     loads: Cell<u64>,
     failed_loads: Cell<u64>,
     load_ns: Cell<u64>,
+    rebalances: Cell<[u64; Cause::ALL.len()]>,
+    rebalance_ns: Cell<u64>,
     /// By partition.
     censuses: RefCell<BTreeMap<i32, Census>>,
 }
@@ -40,6 +44,16 @@ impl Counts {
         add(&self.loads, 1);
         let more = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.load_ns.set(self.load_ns.get().saturating_add(more));
+    }
+
+    fn add_rebalance(&self, rebalance: &Rebalance) {
+        if let Some(cause) = rebalance.cause() {
+            let mut counts = self.rebalances.get();
+            counts[cause as usize] += 1;
+            self.rebalances.set(counts);
+        }
+        let took_ms = u64::try_from(rebalance.ended_ms.saturating_sub(rebalance.began_ms)).unwrap_or(0);
+        self.rebalance_ns.set(self.rebalance_ns.get().saturating_add(took_ms.saturating_mul(1_000_000)));
     }
 
     pub(super) fn add_failed_load(&self) {
@@ -77,6 +91,45 @@ impl Groups {
             loads: counts.loads.get(),
             loads_failed: counts.failed_loads.get(),
             load_ns: counts.load_ns.get(),
+            rebalances: counts.rebalances.get(),
+            rebalance_ns: counts.rebalance_ns.get(),
         }
     }
+
+    /// Counts, logs and remembers a rebalance that ended.
+    pub(super) fn tell_rebalance(&self, group: GroupId, rebalance: Rebalance) {
+        self.counts.add_rebalance(&rebalance);
+        log(&group, &rebalance);
+        self.timelines.borrow_mut().add(group, rebalance);
+    }
+
+    /// The last rebalances, for those who read them.
+    pub(crate) fn timelines(&self) -> Timelines {
+        let mut timelines = self.timelines.borrow_mut();
+        timelines.flush();
+        timelines.shared()
+    }
+}
+
+/// One line: who made it and why, and what moved.
+fn log(group: &str, rebalance: &Rebalance) {
+    let first = rebalance.triggers.first();
+    let text = |text: &str| escaped(text).to_string();
+    let moves = rebalance.moves.as_ref();
+    tracing::info!(
+        group = text(group),
+        generation = rebalance.generation,
+        members = rebalance.members,
+        milliseconds = rebalance.ended_ms.saturating_sub(rebalance.began_ms),
+        cause = first.map_or("", |first| first.cause.name()),
+        member = first.map(|first| text(&first.member)),
+        client = first.map(|first| text(&first.client_id)),
+        reason = first.and_then(|first| first.reason.as_deref()).map(text),
+        others = (rebalance.triggers.len() + rebalance.triggers_left_out).saturating_sub(1),
+        kept = moves.map(|moves| moves.kept),
+        moved = moves.map(|moves| moves.moved),
+        taken = moves.map(|moves| moves.taken),
+        released = moves.map(|moves| moves.released),
+        "group rebalanced"
+    );
 }

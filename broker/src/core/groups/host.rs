@@ -194,7 +194,7 @@ impl Host {
             let expires = matches!(event, Event::Expire);
             let around =
                 Surroundings { now_ms: core.io.wall_now_ms(), elsewhere: self.usage_elsewhere(core) };
-            let Step { appends, answers, timers, computations, unfinished: more } =
+            let Step { appends, answers, timers, computations, rebalances, unfinished: more } =
                 self.machine.borrow_mut().handle(event, around);
             unfinished |= more;
             self.is_changed.set(true);
@@ -210,6 +210,9 @@ impl Host {
                     core.groups().counts.add_committed(reply);
                 }
                 deliver(core, answer.token, GroupAnswer::Reply(answer.reply));
+            }
+            for (group, rebalance) in rebalances {
+                core.groups().tell_rebalance(group, rebalance);
             }
             let now = core.io.monotonic_now();
             for change in timers {

@@ -327,7 +327,7 @@ impl ConsumerGroup {
     }
 
     fn classic_leaver(&self, leaver: &Leaver) -> Result<MemberId, ErrorCode> {
-        let Leaver { member, instance } = leaver;
+        let Leaver { member, instance, .. } = leaver;
         let member = match instance {
             None => member,
             Some(instance) => {

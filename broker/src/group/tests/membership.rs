@@ -137,7 +137,7 @@ fn the_last_to_leave_knows_once_it_is_in_the_log() {
     let mut desk = Desk::new();
     let one = desk.group_of_one();
     desk.slow_log = true;
-    let leaver = Leaver { member: one, instance: None };
+    let leaver = Leaver { member: one, ..Leaver::default() };
     let request = LeaveRequest { group: GROUP.into(), members: vec![leaver] };
     let token = desk.ask(|token| Event::Leave(token, request));
     desk.is_waiting(token);
@@ -213,7 +213,7 @@ fn a_static_member_with_other_protocols_makes_the_group_rebalance() {
 fn an_operator_removes_a_static_member_by_its_instance() {
     let mut desk = Desk::new();
     let (left, right) = desk.static_pair();
-    let leaver = |instance: &str| Leaver { member: "".into(), instance: Some(instance.into()) };
+    let leaver = |instance: &str| Leaver { member: "".into(), instance: Some(instance.into()), reason: None };
     let members = vec![leaver("right"), leaver("stranger")];
     let request = LeaveRequest { group: GROUP.into(), members };
     let token = desk.ask(|token| Event::Leave(token, request));

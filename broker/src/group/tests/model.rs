@@ -223,7 +223,10 @@ impl World {
 
     fn leave(&mut self, index: usize) {
         let Client { id, instance, .. } = self.clients[index].clone();
-        let request = LeaveRequest { group: GROUP.into(), members: vec![Leaver { member: id, instance }] };
+        let request = LeaveRequest {
+            group: GROUP.into(),
+            members: vec![Leaver { member: id, instance, reason: None }],
+        };
         self.desk.ask(|token| Event::Leave(token, request));
         self.reach("a client left");
         let instance = self.clients[index].instance.clone();

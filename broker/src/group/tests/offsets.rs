@@ -143,7 +143,7 @@ fn a_group_whose_records_are_on_their_way_does_not_go_without_a_trace() {
     let joins = desk.join(JoinRequest { version: 3, ..request("one") });
     desk.pass(0);
     let one = desk.joined(joins).member;
-    let leaver = Leaver { member: one, instance: None };
+    let leaver = Leaver { member: one, ..Leaver::default() };
     desk.ask(|token| Event::Leave(token, LeaveRequest { group: GROUP.into(), members: vec![leaver] }));
     // Nothing of it is in the log yet, and all of it will be.
     desk.event(Event::Expire);

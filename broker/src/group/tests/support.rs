@@ -51,6 +51,8 @@ pub struct Desk {
     /// Whether computations wait until they are told to end.
     pub slow_computing: bool,
     pub timers: BTreeMap<Timer, (Serial, i64)>,
+    /// All that ended.
+    pub rebalances: Vec<(GroupId, Rebalance)>,
     answers: BTreeMap<Token, Reply>,
     asked: BTreeSet<Token>,
     tokens: u64,
@@ -75,6 +77,7 @@ impl Desk {
             computing: Vec::new(),
             slow_computing: false,
             timers: BTreeMap::new(),
+            rebalances: Vec::new(),
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
             tokens: 0,
@@ -104,6 +107,7 @@ impl Desk {
         }
         self.under_way.extend(step.appends);
         self.computing.extend(step.computations);
+        self.rebalances.extend(step.rebalances);
         if !self.slow_log {
             self.commit_all();
         }
@@ -274,7 +278,7 @@ impl Desk {
     }
 
     pub fn leave(&mut self, members: &[&MemberId]) -> LeaveReply {
-        let leavers = members.iter().map(|member| Leaver { member: Arc::clone(member), instance: None });
+        let leavers = members.iter().map(|member| Leaver { member: Arc::clone(member), ..Leaver::default() });
         let token = self.ask(|token| {
             Event::Leave(token, LeaveRequest { group: GROUP.into(), members: leavers.collect() })
         });

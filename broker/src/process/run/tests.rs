@@ -7,17 +7,43 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use super::*;
 use crate::config::load::Sources;
 use crate::config::typed::Account;
+use crate::group::{Cause, Move, Moves, Rebalance, Trigger};
 use crate::observe::observer::Published;
 use crate::observe::snapshot::{GroupFigures, IoFigures, ShardGauges, StorageFigures};
+use crate::observe::timelines::TimelineWriter;
 use crate::observe::{ShardObserver, flight::FlightKind};
 use crate::process::plan::{NodePlan, ServingListener};
 
 /// Makes this test the child, and says which node it runs.
 const CHILD: &str = "RUN_TEST_NODE";
+
+/// Of a group of which somebody left.
+fn rebalance() -> Rebalance {
+    let trigger = Trigger {
+        cause: Cause::Left,
+        member: "m".into(),
+        instance: None,
+        client_id: "c".into(),
+        client_host: "/h".into(),
+        reason: Some("closed".into()),
+    };
+    let shown = vec![Move { topic: "t".into(), partition: 3, from: Some("m".into()), to: None }];
+    Rebalance {
+        began_ms: 1,
+        ended_ms: 2,
+        generation: 7,
+        members_before: 2,
+        members: 1,
+        triggers: vec![trigger],
+        triggers_left_out: 0,
+        moves: Some(Moves { released: 1, shown, ..Moves::default() }),
+    }
+}
 
 /// A node that serves nothing; it ends when told to, or never.
 fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
@@ -30,6 +56,10 @@ fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
         let observer = ShardObserver::new(shard.index, shard.publisher, 0);
         observer.event(5, FlightKind::ShardStarted, [0, 0]);
         let (gauges, io, storage) = (ShardGauges::default(), IoFigures::default(), StorageFigures::default());
+        let mut timelines = TimelineWriter::default();
+        if shard.index == 1 {
+            timelines.add("a/b".into(), rebalance());
+        }
         observer.publish(Published {
             now_ns: 1,
             now_ms: 1,
@@ -37,6 +67,7 @@ fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
             io,
             storage,
             groups: GroupFigures::default(),
+            timelines: timelines.shared(),
             ailments: Vec::new(),
         });
     }
@@ -143,6 +174,16 @@ fn a_broker_shows_itself_drains_and_ends() {
     assert_eq!(broker.get("/slow"), (200, "{\"requests\":[]}".to_owned()));
     let (_, body) = broker.get("/flight");
     assert!(body.contains("shard 1, monotonic seconds:\n         0.000000 shard started\n"), "{body}");
+    let (_, body) = broker.get("/groups/a%2Fb/timeline");
+    let timeline: serde_json::Value = serde_json::from_str(&body).expect("it is JSON");
+    let told = &timeline["rebalances"][0];
+    assert_eq!((&timeline["group"], &told["causes"][0]["cause"]), (&json!("a/b"), &json!("left")), "{body}");
+    assert_eq!(
+        told["partitions"]["shown"][0],
+        json!({"topic": "t", "partition": 3, "from": "m", "to": null})
+    );
+    let (_, body) = broker.get("/groups/none/timeline");
+    assert_eq!(body, "{\"group\":\"none\",\"rebalances\":[]}");
     // The node published a time long past: a shard that looks stuck.
     assert_eq!(broker.get("/healthz").0, 503);
     assert_eq!(broker.get("/nonsense").0, 404);
