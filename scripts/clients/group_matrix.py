@@ -55,7 +55,7 @@ MIXED = [
 # Static members that end, or tell, when another one takes their name; the others go on in silence, on Apache Kafka as well.
 FENCED = {"java", "confluent-kafka", "kcat", "franz-go", "sarama"}
 SMOKE = ["kcat", "confluent-kafka", "kafka-python"]
-AT_ONCE = 4
+AT_ONCE = 6
 
 
 def commands():
