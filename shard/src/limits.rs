@@ -479,5 +479,14 @@ pub const COMPACTION_PIECE_BYTES: usize = 1024 * 1024;
 /// Segments that compaction makes one of: each keeps a descriptor open while readers hold it.
 pub const COMPACTION_GROUP_SEGMENTS_MAX: usize = 64;
 
+/// The part of a core's memory in which compaction keeps keys at most: an eighth.
+pub const COMPACTION_MEMORY_DIVISOR: u64 = 8;
+
+/// Shortest pause between two looks for what to compact, whatever is set.
+pub const COMPACTION_PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Longest pause before a partition whose compaction failed gets another try. The pause doubles up to it.
+pub const COMPACTION_RETRY_MAX: Duration = Duration::from_secs(3_600);
+
 /// Partitions whose dirty ratio is looked at before others get their turn.
 pub const COMPACTION_PARTITIONS_AT_ONCE: usize = 256;

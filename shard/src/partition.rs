@@ -168,11 +168,21 @@ impl Partition {
     /// Appends a snapshot of the producers; returns the offset that it is of, none while the log is on its way to what the group
     /// decided.
     pub(crate) fn encode_producers(&self, out: &mut Vec<u8>) -> Option<Offset> {
-        if self.replica().is_some_and(Replica::is_on_its_way) {
+        if self.is_changing() {
             return None;
         }
         self.producers.encode(out);
         Some(self.group.log_end())
+    }
+
+    /// Whether the log is on its way to what the group decided, or being copied.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.replica().is_some_and(Replica::is_on_its_way)
+    }
+
+    /// The offset after each live producer's last batch, by producer id.
+    pub(crate) fn producer_ends(&self, now_ms: i64) -> Vec<(ProducerId, Offset)> {
+        self.producers.ends(now_ms)
     }
 
     pub(crate) fn high_watermark(&self) -> Offset {

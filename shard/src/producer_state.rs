@@ -149,6 +149,12 @@ impl ProducerStates {
         self.producers.is_empty()
     }
 
+    /// The offset after the last batch of each producer that is not expired, by producer id.
+    pub fn ends(&self, now_ms: i64) -> Vec<(ProducerId, Offset)> {
+        let live = self.producers.iter().filter(|(_, found)| !found.is_expired(now_ms, self.expiration_ms));
+        live.filter_map(|(id, found)| Some((*id, found.batches().last()?.end))).collect()
+    }
+
     /// What a client's batch is to its producer's last ones. Reads producer id, epoch, base sequence and last offset delta; batches
     /// without a producer id are always appended. `now_ms` is the wall clock, in milliseconds since the Unix epoch.
     pub fn check(&self, header: &BatchHeader, now_ms: i64) -> Verdict {

@@ -3,6 +3,7 @@
 //! Owns the table of partitions and the path from the journal's reports to the partitions' groups. Knows no Kafka API
 //! and no topic name.
 
+pub mod compact;
 pub mod life;
 mod replicas;
 
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     todo: RefCell<Todo>,
     outbox: RefCell<Option<Outbox>>,
     requests: Requests,
+    compactor: compact::Compactor,
     this: Weak<Inner>,
 }
 
@@ -119,6 +121,7 @@ impl Store {
             todo: RefCell::default(),
             outbox: RefCell::new(None),
             requests: Requests::default(),
+            compactor: compact::Compactor::default(),
             this: this.clone(),
         });
         let reported = Rc::downgrade(&inner);

@@ -88,7 +88,7 @@ fn order(storage: &CoreStorage, id: LogId) -> CompactionOrder {
         delete_retention_ms: i64::MAX / 2,
         producers: of_producer.map(|offset| (PRODUCER, Offset(offset + 1))).into_iter().collect(),
         map_bytes: 1 << 20,
-        bytes_per_second: 0,
+        bytes_per_second: Rc::default(),
     }
 }
 

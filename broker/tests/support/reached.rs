@@ -49,6 +49,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("begin_anew.applied", "shard/tests/storage_begin_anew.rs and the crash seeds"),
     ("checkpoint.nothing_due", "shard/tests/storage_bypass.rs"),
     ("compaction.done", "shard/tests/storage_compaction.rs"),
+    ("compaction.failed", "shard/tests/store_compaction.rs"),
     ("compaction.map_full", "shard/tests/storage_compaction.rs"),
     ("compaction.swapped", "shard/tests/storage_compaction.rs"),
     ("descriptors.waited_for", "shard/tests/storage_no_descriptor.rs"),

@@ -11,8 +11,9 @@ use std::time::Duration;
 use super::core_storage::{Inner, StorageError};
 use super::cover::{Carried, cover, say_all_synced};
 use super::deletion;
+use super::flush::flush_log;
 use super::log::{Log, LogId};
-use super::pace::Schedule;
+use super::pace::{Pacer, Schedule};
 use super::workload::{Choice, carry_out, plan};
 use crate::journal::{FileSerial, Journal, PoisonReason};
 use crate::limits::{CHECKPOINT_CARRY_DIVISOR, CHECKPOINT_NOTHING_DUE_MS, CHECKPOINT_RETRY_MS};
@@ -71,6 +72,13 @@ pub(super) async fn checkpoint(inner: &Rc<Inner>) -> Result<CheckpointReport, St
     let _hurry = inner.flush.hurry();
     let _turn = take_turn(inner).await;
     run(inner, Scope::Everything).await
+}
+
+/// Flushes what is due of one log, so that its closed segments are whole in their files.
+pub(super) async fn flush_one(inner: &Rc<Inner>, id: LogId) {
+    let _turn = take_turn(inner).await;
+    let pacer = Pacer::new(Schedule::at_once(inner.io.monotonic_now()));
+    flush_log(inner, id, &pacer).await;
 }
 
 /// The background task: frees journal files as they fill, flushes when memory is short, removes deleted folders.

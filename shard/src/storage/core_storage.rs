@@ -613,6 +613,19 @@ impl CoreStorage {
         checkpoint::checkpoint(self.inner()).await
     }
 
+    /// Whether records are in memory only.
+    #[must_use]
+    pub fn is_ephemeral(&self) -> bool {
+        self.inner().is_ephemeral
+    }
+
+    /// Brings what the journal holds of a log into its segments, in the background's time: closed ones are whole in their files then.
+    pub async fn flush_closed(&self, id: LogId) {
+        if !self.inner().is_ephemeral {
+            checkpoint::flush_one(self.inner(), id).await;
+        }
+    }
+
     /// Counters and sizes.
     #[must_use]
     pub fn stats(&self) -> StorageStats {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ringlog_io::{Io, Monotonic};
 use ringlog_protocol::ids::{Offset, TopicPartition};
 
 use super::{Store, ViewError};
@@ -36,6 +37,26 @@ pub enum DeleteRecordsError {
     OutOfRange { offset: Offset, high_watermark: Offset },
     #[error("the log takes no changes until the broker is restarted: {reason}")]
     Poisoned { reason: String },
+}
+
+/// Both clocks at one moment: what the wall clock gained since on the other one was set by somebody.
+pub(super) struct Clocks {
+    monotonic: Monotonic,
+    wall_ms: i64,
+}
+
+impl Clocks {
+    pub(super) fn now(io: &Io) -> Clocks {
+        Clocks { monotonic: io.monotonic_now(), wall_ms: io.wall_now_ms() }
+    }
+
+    /// What the wall clock gained since the last look, in milliseconds.
+    pub(super) fn jump_ms(&mut self, io: &Io) -> i64 {
+        let before = std::mem::replace(self, Clocks::now(io));
+        let passed = self.monotonic.saturating_since(before.monotonic).as_millis();
+        let passed_ms = i64::try_from(passed).unwrap_or(i64::MAX);
+        self.wall_ms.saturating_sub(before.wall_ms).saturating_sub(passed_ms)
+    }
 }
 
 impl Store {
@@ -89,13 +110,10 @@ impl Store {
     /// for as long as it is polled; meant for the background.
     pub async fn keep_retention(&self, period: Duration) {
         let io = self.inner.io.clone();
-        let mut clock = (io.monotonic_now(), io.wall_now_ms());
+        let mut clocks = Clocks::now(&io);
         loop {
             io.sleep(period).await;
-            let now = (io.monotonic_now(), io.wall_now_ms());
-            let passed_ms = i64::try_from(now.0.saturating_since(clock.0).as_millis()).unwrap_or(i64::MAX);
-            let jump_ms = now.1.saturating_sub(clock.1).saturating_sub(passed_ms);
-            clock = now;
+            let jump_ms = clocks.jump_ms(&io);
             if jump_ms > RETENTION_CLOCK_JUMP_MS_MAX {
                 // Whoever set it wrong may set it right again: what went would be gone.
                 tracing::warn!(
@@ -128,7 +146,7 @@ impl Store {
 }
 
 impl super::Inner {
-    fn keys_in_order(&self) -> Vec<TopicPartition> {
+    pub(super) fn keys_in_order(&self) -> Vec<TopicPartition> {
         let table = self.table.borrow();
         let mut keys: Vec<TopicPartition> = table.slots.iter().map(|(_, partition)| partition.key).collect();
         keys.sort_unstable();

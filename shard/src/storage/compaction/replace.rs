@@ -18,13 +18,12 @@ use crate::storage::segment::Segment;
 use crate::storage::sidecar_file;
 
 impl Log {
-    /// Its segments that take no more batches and are synced, oldest first.
-    pub(super) fn closed_segments(&self) -> impl Iterator<Item = (&Segment, DirtyFacts)> {
+    /// Its segments that take no more batches, oldest first.
+    fn closed_segments(&self) -> impl Iterator<Item = (&Segment, DirtyFacts)> {
         let newest_of = |segment: &Segment| Some(segment.max_timestamp).filter(|newest| *newest >= 0);
         let mut before: Option<i64> = None;
         let pairs = self.segments.iter().zip(self.segments.iter().skip(1));
-        let is_synced = |(segment, _): &(&Segment, &Segment)| segment.synced_bytes == segment.bytes;
-        pairs.take_while(is_synced).map(move |(segment, next)| {
+        pairs.map(move |(segment, next)| {
             let newest_ms = newest_of(segment);
             // Where a start did not read the first batch, it is hardly older than the end of what lies before.
             let first_ms = segment.times.first_ms.or(before).or(newest_ms);
@@ -34,7 +33,18 @@ impl Log {
         })
     }
 
-    /// What may be compacted as far as segments go, and from where on it never was; none of a log that takes no writes.
+    /// Of those the ones that are in their files, synced.
+    fn synced_segments(&self) -> impl Iterator<Item = (&Segment, DirtyFacts)> {
+        self.closed_segments().take_while(|(segment, _)| segment.synced_bytes == segment.bytes)
+    }
+
+    /// Whether all segments that end at `until` or before are whole in their files, and something behind them is too.
+    pub(crate) fn is_synced_beyond(&self, until: Offset) -> bool {
+        self.synced_to().segment_base >= until
+    }
+
+    /// What may be compacted as far as segments go, once it is synced, and from where on it never was; none of a log that takes no
+    /// writes.
     #[must_use]
     pub fn compaction_facts(&self) -> (Vec<DirtyFacts>, Offset) {
         let is_sound = self.damage.is_none() && self.poison.is_none() && self.cuts.is_empty();
@@ -46,7 +56,7 @@ impl Log {
         if self.damage.is_some() || self.poison.is_some() || !self.cuts.is_empty() {
             return Vec::new();
         }
-        let in_reach = self.closed_segments().take_while(|(_, facts)| facts.end <= until);
+        let in_reach = self.synced_segments().take_while(|(_, facts)| facts.end <= until);
         let source = |(segment, facts): (&Segment, DirtyFacts)| Source {
             handle: Arc::clone(&segment.handle),
             facts,
@@ -66,7 +76,7 @@ impl Log {
         let first = group.first()?;
         let is_sound = self.damage.is_none() && self.poison.is_none() && self.cuts.is_empty();
         let place = self.segments.binary_search_by_key(&first.facts.base, |segment| segment.base).ok()?;
-        let there = self.closed_segments().skip(place).take(group.len());
+        let there = self.synced_segments().skip(place).take(group.len());
         let is_same = |(there, source): ((&Segment, DirtyFacts), &Source)| {
             Arc::ptr_eq(&there.0.handle, &source.handle) && there.1.end == source.facts.end
         };
@@ -117,7 +127,7 @@ impl Inner {
             let core = self.core.borrow();
             let log = core.log(id).ok_or(CompactionError::Changed)?;
             let synced = log.synced_to();
-            let is_beyond = synced.segment_base >= end && log.cuts.is_empty() && log.acknowledged.is_none();
+            let is_beyond = log.is_synced_beyond(end) && log.cuts.is_empty() && log.acknowledged.is_none();
             is_beyond.then_some(synced.through).ok_or(CompactionError::Changed)?
         };
         say_all_synced(self, once(id)).await.map_err(|_| CompactionError::Changed)?;

@@ -4,8 +4,11 @@
 //! bound that the caller gave, and a durable synced-to says that no journal entry of it is ever replayed again. Records are read
 //! and written by the pool, never on the core; beside the map it holds a few pieces in memory.
 
+use std::cell::Cell;
 use std::io;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +38,8 @@ pub struct CompactionOrder {
     pub producers: Vec<(ProducerId, Offset)>,
     /// Memory of the map of keys, bytes.
     pub map_bytes: usize,
-    /// Read and written, per second; 0 = as fast as it goes.
-    pub bytes_per_second: u64,
+    /// Read and written, per second; 0 = as fast as it goes. May be set anew meanwhile.
+    pub bytes_per_second: Rc<Cell<u64>>,
 }
 
 /// What was done.
@@ -145,7 +148,7 @@ impl CoreStorage {
 }
 
 struct Run<'a> {
-    inner: &'a std::rc::Rc<Inner>,
+    inner: &'a Rc<Inner>,
     id: LogId,
     order: &'a CompactionOrder,
     report: CompactionReport,
@@ -335,12 +338,16 @@ impl Run<'_> {
     async fn pace(&mut self, bytes_read: u64, bytes_written: u64) {
         self.report.bytes_read += bytes_read;
         self.report.bytes_written += bytes_written;
-        let bytes = u128::from(bytes_read) + u128::from(bytes_written);
-        match (bytes * 1_000_000_000).checked_div(u128::from(self.order.bytes_per_second)) {
-            Some(nanos) => {
-                self.inner.io.sleep(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))).await;
-            }
-            None => self.inner.io.yield_now().await,
+        let mut left = bytes_read.saturating_add(bytes_written);
+        // A second at a time, so that another rate holds at once.
+        while let Some(second) =
+            left.checked_sub(1).and_then(|_| NonZeroU64::new(self.order.bytes_per_second.get()))
+        {
+            let slice = left.min(second.get());
+            let nanos = u128::from(slice) * 1_000_000_000 / u128::from(second.get());
+            self.inner.io.sleep(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))).await;
+            left -= slice;
         }
+        self.inner.io.yield_now().await;
     }
 }
