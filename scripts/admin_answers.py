@@ -53,8 +53,9 @@ KNOWN = {
 }
 # Keys that Kafka changes at run time and we do not: fixed at start, or not built.
 FIXED_HERE = [
-    "max.connections", "producer.id.expiration.ms", "min.insync.replicas", "num.io.threads", "compression.type", "log.cleanup.policy",
+    "max.connections", "producer.id.expiration.ms", "min.insync.replicas", "num.io.threads", "compression.type",
     "unclean.leader.election.enable", "background.threads", "log.cleaner.threads",
+    "log.cleaner.io.buffer.size", "log.cleaner.io.buffer.load.factor",
 ]
 
 
@@ -212,6 +213,7 @@ def cases(address, texts=False, settles=0.0):
         yield "subtract from a list", change(("cleanup.policy", SUBTRACT, "compact"))
         yield "subtract, described", show("cleanup.policy")
         yield "delete a list", change(("cleanup.policy", DELETE, None))
+        yield from compaction_cases(peer, change, show)
         yield "delete", change(("retention.ms", DELETE, None))
         yield "delete, described", show("retention.ms")
         yield "delete what is not set", change(("retention.ms", DELETE, None))
@@ -276,6 +278,11 @@ def cases(address, texts=False, settles=0.0):
             ("connections.max.idle.ms", "100000"), ("log.retention.hours", "10"), ("min.insync.replicas", "1"),
             ("num.io.threads", "8"), ("compression.type", "producer"), ("log.cleanup.policy", "delete"),
             ("unclean.leader.election.enable", "false"), ("background.threads", "10"), ("log.cleaner.threads", "1"),
+            ("log.cleaner.backoff.ms", "1000"), ("log.cleaner.dedupe.buffer.size", "100000000"),
+            ("log.cleaner.io.max.bytes.per.second", "1000000.0"), ("log.cleaner.min.cleanable.ratio", "0.4"),
+            ("log.cleaner.delete.retention.ms", "1000"), ("log.cleaner.min.compaction.lag.ms", "1"),
+            ("log.cleaner.max.compaction.lag.ms", "100000000"), ("log.cleaner.enable", "false"),
+            ("log.cleaner.io.buffer.size", "1048576"), ("log.cleaner.io.buffer.load.factor", "0.8"),
         ]:
             yield f"broker: {key}", change((key, SET, value), **broker)
             yield f"broker: {key}, described", show(key, **broker)
@@ -307,6 +314,48 @@ def cases(address, texts=False, settles=0.0):
         yield "quorum", quorum(peer)
         yield "quorum of another partition", quorum(peer, partition=1)
         yield "quorum of another topic", quorum(peer, topic=NAME)
+
+
+def compaction_cases(peer, change, show):
+    """A topic becomes a compacted one, and what it takes then; at the end it is as before."""
+    key, other = wire.record(b"k", b"v"), wire.record(b"k", None, offset_delta=1)
+    without = [wire.record(None, b"v", offset_delta=delta) for delta in range(2)]
+    yield "compaction: record without key before", produce_errors(peer, [without[0]])
+    for number, policy in enumerate(["compact", "compact,delete", "delete, compact", "", "compress", "compact,compact", "delete"]):
+        yield f"compaction: policy {number}", change(("cleanup.policy", SET, policy))
+        yield f"compaction: policy {number}, described", show("cleanup.policy", "retention.ms")
+    yield "compaction: append", change(("cleanup.policy", APPEND, "compact"))
+    yield "compaction: appended, described", show("cleanup.policy")
+    yield "compaction: subtract", change(("cleanup.policy", SUBTRACT, "delete"))
+    yield "compaction: subtracted, described", show("cleanup.policy")
+    yield "compaction: records with keys", produce_errors(peer, [key, other])
+    yield "compaction: record without key", produce_errors(peer, [without[0]])
+    yield "compaction: two without keys", produce_errors(peer, without)
+    yield "compaction: second of two without key", produce_errors(peer, [key, without[1]])
+    yield "compaction: empty key", produce_errors(peer, [wire.record(b"", b"v")])
+    for name, good, bad in [
+        ("min.cleanable.dirty.ratio", "0.25", "1.5"), ("min.compaction.lag.ms", "7", "-1"), ("max.compaction.lag.ms", "70", "0"),
+        ("delete.retention.ms", "0", "-1"),
+    ]:
+        yield f"compaction: {name}", change((name, SET, good))
+        yield f"compaction: {name}, described", show(name)
+        yield f"compaction: bad {name}", change((name, SET, bad))
+    yield "compaction: least lag above the largest", change(("min.compaction.lag.ms", SET, "71"))
+    yield "compaction: largest lag below the least", change(("max.compaction.lag.ms", SET, "6"))
+    names = ["cleanup.policy", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms"]
+    yield "compaction: all deleted", change(*((name, DELETE, None) for name in names))
+    yield "compaction: all deleted, described", show(*names)
+
+
+def produce_errors(peer, records):
+    """Produce v8: (error, [index of each record at fault, whether it has a text], whether there is a text)."""
+    reader = peer.call(wire.PRODUCE, 8, wire.produce_body(NAME, 0, wire.batch(records)))
+    reader.take(">i")
+    reader.string()
+    reader.take(">i")
+    _, error, _, _, _ = reader.take(">ihqqq")
+    faults = reader.array(lambda: (reader.take(">i"), bool(reader.string())))
+    return error, faults, bool(reader.string())
 
 
 def describe_or_error(address, kind, name):

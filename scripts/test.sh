@@ -7,7 +7,8 @@ usage() {
   cat <<'TEXT'
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
-  --quick   gates, Rust tests, the tools of the binary, smoke runs of real clients and their groups (under 8 minutes on two cores)
+  --quick   gates, Rust tests, the tools of the binary, compaction, smoke runs of real clients and their groups (under 8 minutes on two
+            cores)
   (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, storage figures that need no clock, a pairwise matrix of real
             clients and of their groups, bad input, answers to administration beside Kafka's
                                                          (at most 25 minutes, tools already installed)
@@ -51,6 +52,7 @@ matrix() { python3 scripts/clients/matrix.py "$@"; }
 client_groups() { python3 scripts/clients/group_matrix.py "$@"; }
 bad_inputs() { python3 scripts/bad_inputs.py "$@"; }
 admin_answers() { python3 scripts/admin_answers.py "$@"; }
+compaction_check() { python3 scripts/compaction_check.py "$@"; }
 group_answers() { python3 scripts/group_answers.py "$@"; }
 
 quick() {
@@ -58,6 +60,7 @@ quick() {
   stage "rust tests" cargo test --locked --quiet --workspace
   # The binary that the command-line tests were built with: no second compilation.
   stage "bench, cat, topic" scripts/bench-smoke.sh --own "$TARGET/debug/ringlog"
+  stage "compaction, short" compaction_check --ringlog "$TARGET/debug/ringlog" --short
   stage "clients, smoke" matrix --ringlog "$TARGET/debug/ringlog" --level smoke --io-driver epoll --io-driver io_uring
   stage "clients in groups, smoke" client_groups --ringlog "$TARGET/debug/ringlog" --level smoke
 }
@@ -144,6 +147,7 @@ plain() {
   stage "bad input" bad_inputs --ringlog "$TARGET/ci/ringlog"
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
+  stage "compaction" compaction_check --ringlog "$TARGET/ci/ringlog"
 }
 
 full() {
@@ -164,6 +168,7 @@ full() {
   stage "client table" python3 scripts/readme-table.py
   stage "answers to administration, beside Kafka's" admin_answers --ringlog "$TARGET/ci/ringlog"
   stage "answers about groups, beside Kafka's" group_answers --ringlog "$TARGET/ci/ringlog"
+  stage "compaction" compaction_check --ringlog "$TARGET/ci/ringlog"
   stage "bad input, io_uring" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver io_uring
   stage "bad input, epoll" bad_inputs --ringlog "$TARGET/ci/ringlog" --io-driver epoll
   stage "clients against Kafka" matrix --kafka --level pairwise

@@ -9,6 +9,8 @@ mod table;
 pub(crate) mod tests;
 
 use ringlog_protocol::records::attributes::TimestampType;
+use ringlog_shard::storage::compaction::CompactionSettings;
+use ringlog_shard::storage::compaction::choice::WHOLE;
 
 use crate::config::layers::Overrides;
 use crate::config::typed::{TimestampType as DefaultTimestampType, TopicDefaults};
@@ -72,6 +74,11 @@ pub enum TopicConfigError {
     NotBuilt { key: &'static str, value: String, default: &'static str, why: &'static str },
     #[error("topic config '{key}' (given '{value}') is refused: {why}; leave it out")]
     Refused { key: &'static str, value: String, why: &'static str },
+    /// Kafka's words.
+    #[error(
+        "conflict topic config setting min.compaction.lag.ms ({min_ms}) > max.compaction.lag.ms ({max_ms})"
+    )]
+    Lags { min_ms: i64, max_ms: i64 },
 }
 
 fn suggest(suggestion: Option<&str>) -> String {
@@ -101,7 +108,7 @@ pub struct TopicConfig {
     pub timestamp_after_ms_max: i64,
     /// `cleanup.policy`.
     pub cleanup: CleanupPolicy,
-    /// `segment.ms`: 1 or more.
+    /// `segment.ms`, or `max.compaction.lag.ms` where that is shorter and the cleanup policy compacts: 1 or more.
     pub segment_ms: i64,
     /// `segment.jitter.ms`: 0 or more.
     pub segment_jitter_ms: i64,
@@ -109,6 +116,8 @@ pub struct TopicConfig {
     pub retention_ms: Option<i64>,
     /// `retention.bytes`; `None` as for the time.
     pub retention_bytes: Option<u64>,
+    /// How it is compacted; none where the cleanup policy does not compact.
+    pub compaction: Option<CompactionSettings>,
     /// `min.insync.replicas`: 1 or more; never more than the topic's replicas counts.
     pub min_insync_replicas: i32,
 }
@@ -158,6 +167,26 @@ pub fn check(key: &str, value: Option<&str>) -> Result<(), TopicConfigError> {
     }
 }
 
+/// Checks what involves several configs of a topic, each of which was checked before.
+///
+/// # Errors
+/// [`TopicConfigError::Lags`].
+pub fn check_together(defaults: &TopicDefaults, overrides: &Overrides) -> Result<(), TopicConfigError> {
+    let lag = |name: &str, default: i64| {
+        overrides.get(name).and_then(|value| value.trim().parse().ok()).unwrap_or(default)
+    };
+    let min_ms = lag("min.compaction.lag.ms", defaults.min_compaction_lag_ms);
+    let max_ms = lag("max.compaction.lag.ms", defaults.max_compaction_lag_ms);
+    if min_ms > max_ms { Err(TopicConfigError::Lags { min_ms, max_ms }) } else { Ok(()) }
+}
+
+/// A share of 0 to 1 in millionths; none for anything else.
+pub(crate) fn millionths(text: &str) -> Option<u32> {
+    let share: f64 = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share))?;
+    // Within 0 to 1,000,000, so the cast is exact after rounding.
+    Some((share * f64::from(WHOLE)).round() as u32)
+}
+
 impl TopicConfig {
     /// The configs in force. An override that this build would refuse (only another build can have stored it) is passed over,
     /// and the broker's default holds.
@@ -173,7 +202,7 @@ impl TopicConfig {
             let value = integer(name, i64::from(default));
             u32::try_from(value).expect("the table keeps sizes within 0..=i32::MAX")
         };
-        let cleanup = cleanup_policy(overrides);
+        let cleanup = cleanup_policy(defaults, overrides);
         let retention = |name: &str, default: i64| {
             Some(integer(name, default)).filter(|limit| cleanup.delete && *limit >= 0)
         };
@@ -185,13 +214,24 @@ impl TopicConfig {
                 DefaultTimestampType::LogAppendTime => TimestampType::LogAppendTime,
             },
         };
+        let segment_ms = integer("segment.ms", defaults.segment_ms);
+        let max_lag_ms = integer("max.compaction.lag.ms", defaults.max_compaction_lag_ms);
+        let compaction = CompactionSettings {
+            min_dirty_millionths: given("min.cleanable.dirty.ratio")
+                .and_then(millionths)
+                .unwrap_or(defaults.min_cleanable_millionths),
+            min_lag_ms: integer("min.compaction.lag.ms", defaults.min_compaction_lag_ms),
+            max_lag_ms,
+            delete_retention_ms: integer("delete.retention.ms", defaults.delete_retention_ms),
+        };
         TopicConfig {
             message_bytes_max: size("max.message.bytes", defaults.message_bytes_max),
             segment_bytes: size("segment.bytes", defaults.segment_bytes),
             index_interval_bytes: size("index.interval.bytes", defaults.index_interval_bytes),
             timestamp_type,
             cleanup,
-            segment_ms: integer("segment.ms", defaults.segment_ms),
+            segment_ms: if cleanup.compact { segment_ms.min(max_lag_ms) } else { segment_ms },
+            compaction: cleanup.compact.then_some(compaction),
             segment_jitter_ms: integer("segment.jitter.ms", defaults.segment_jitter_ms),
             retention_ms: retention("retention.ms", defaults.retention_ms),
             retention_bytes: retention("retention.bytes", defaults.retention_bytes)
@@ -213,12 +253,28 @@ impl TopicConfig {
     }
 }
 
-/// The policy as it stands, also where this build does not carry it out: a topic that asked for compaction, which only another
-/// build can have stored, must not lose records by age.
-fn cleanup_policy(overrides: &Overrides) -> CleanupPolicy {
-    let asked = overrides.get("cleanup.policy").map_or("delete", |value| value);
-    let has = |policy: &str| asked.split(',').any(|item| item.trim() == policy);
-    CleanupPolicy { delete: has("delete"), compact: has("compact") }
+/// The policy as it stands, also where this build would refuse it: a topic that asked for something else than deletion, which
+/// only another build can have stored, must not lose records by age.
+fn cleanup_policy(defaults: &TopicDefaults, overrides: &Overrides) -> CleanupPolicy {
+    overrides.get("cleanup.policy").map_or(defaults.cleanup, |value| CleanupPolicy::of(value))
+}
+
+impl CleanupPolicy {
+    /// Of a list as `cleanup.policy` takes it.
+    pub fn of(list: &str) -> CleanupPolicy {
+        let has = |policy: &str| list.split(',').any(|item| item.trim() == policy);
+        CleanupPolicy { delete: has("delete"), compact: has("compact") }
+    }
+
+    /// As `cleanup.policy` takes it.
+    pub fn list(self) -> &'static str {
+        match (self.compact, self.delete) {
+            (true, true) => "compact,delete",
+            (true, false) => "compact",
+            (false, true) => "delete",
+            (false, false) => "",
+        }
+    }
 }
 
 impl Kind {

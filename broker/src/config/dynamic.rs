@@ -2,14 +2,15 @@
 
 use super::keys::{self, Effect, Key, Kind, Update};
 use super::layers::Overrides;
-use super::typed::{BrokerConfig, TimestampType, TopicDefaults};
+use super::typed::{BrokerConfig, CleanerConfig, TimestampType, TopicDefaults, bytes_per_second};
 use super::value::{self, Value};
-use crate::topic_config::quoted;
+use crate::topic_config::{CleanupPolicy, millionths, quoted};
 
 /// What a broker works by and may be told anew at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeSettings {
     pub topics: TopicDefaults,
+    pub cleaner: CleanerConfig,
     /// `max.connections.per.ip`, over all shards.
     pub connections_per_address_max: u32,
 }
@@ -47,6 +48,7 @@ impl RuntimeSettings {
     pub fn of(config: &BrokerConfig) -> RuntimeSettings {
         RuntimeSettings {
             topics: config.topics.clone(),
+            cleaner: config.cleaner,
             connections_per_address_max: config.limits.connections_per_address_max,
         }
     }
@@ -77,8 +79,10 @@ impl RuntimeSettings {
                 };
                 return;
             }
+            Value::Text(text) => return self.apply_text(name, text),
             _ => return,
         };
+        let cleaner = &mut self.cleaner;
         match name {
             "message.max.bytes" => topics.message_bytes_max = number as i32,
             "log.segment.bytes" => topics.segment_bytes = number as i32,
@@ -89,8 +93,25 @@ impl RuntimeSettings {
             "log.retention.bytes" => topics.retention_bytes = number,
             "log.roll.ms" => topics.segment_ms = number,
             "log.roll.jitter.ms" => topics.segment_jitter_ms = number,
+            "log.cleaner.delete.retention.ms" => topics.delete_retention_ms = number,
+            "log.cleaner.min.compaction.lag.ms" => topics.min_compaction_lag_ms = number,
+            "log.cleaner.max.compaction.lag.ms" => topics.max_compaction_lag_ms = number,
+            "log.cleaner.dedupe.buffer.size" => cleaner.map_bytes = number as u64,
+            "log.cleaner.backoff.ms" => cleaner.backoff_ms = number as u64,
             "max.connections.per.ip" => self.connections_per_address_max = number as u32,
             other => unreachable!("{other} is no number that changes at run time"),
+        }
+    }
+
+    fn apply_text(&mut self, name: &str, text: &str) {
+        let topics = &mut self.topics;
+        match name {
+            "log.cleanup.policy" => topics.cleanup = CleanupPolicy::of(text),
+            "log.cleaner.min.cleanable.ratio" => {
+                topics.min_cleanable_millionths = millionths(text).unwrap_or(topics.min_cleanable_millionths);
+            }
+            "log.cleaner.io.max.bytes.per.second" => self.cleaner.bytes_per_second = bytes_per_second(text),
+            other => unreachable!("{other} is no text that changes at run time"),
         }
     }
 }
@@ -148,8 +169,15 @@ mod tests {
 
     const BOUNDS: BatchBounds = BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 9_000_000 };
 
+    const CLEANER: CleanerConfig =
+        CleanerConfig { is_enabled: true, map_bytes: 1 << 27, bytes_per_second: 0, backoff_ms: 15_000 };
+
     fn base() -> RuntimeSettings {
-        RuntimeSettings { topics: crate::topic_config::tests::defaults(), connections_per_address_max: 7 }
+        RuntimeSettings {
+            topics: crate::topic_config::tests::defaults(),
+            cleaner: CLEANER,
+            connections_per_address_max: 7,
+        }
     }
 
     fn overrides(pairs: &[(&str, &str)]) -> Overrides {
@@ -165,6 +193,8 @@ mod tests {
         for key in keys::ALL.iter().filter(|key| key.update == Update::Runtime) {
             let (value, other) = match key.kind {
                 Kind::Choice(choices) => (choices[1], choices[0]),
+                Kind::List(_) => ("compact", "compact,delete"),
+                Kind::Number { maximum: Some(_), .. } => ("0.25", "0.75"),
                 _ => ("1048577", "1048578"),
             };
             assert_eq!(check(key.name, value, &BOUNDS), Ok(()), "{}", key.name);

@@ -50,7 +50,13 @@ pub enum Kind {
         minimum: i64,
         maximum: i64,
     },
-    Number,
+    /// A decimal number; no maximum = no end.
+    Number {
+        minimum: u32,
+        maximum: Option<u32>,
+    },
+    /// Several of these, separated by commas, or none.
+    List(&'static [&'static str]),
     Choice(&'static [&'static str]),
     Text {
         bytes_max: usize,
@@ -134,8 +140,8 @@ impl Kind {
                 }
             }
             Kind::Boolean => ConfigType::Boolean,
-            Kind::Number => ConfigType::Double,
-            Kind::Listeners | Kind::AdvertisedListeners => ConfigType::List,
+            Kind::Number { .. } => ConfigType::Double,
+            Kind::List(_) | Kind::Listeners | Kind::AdvertisedListeners => ConfigType::List,
             // `auto` and the like are no numbers.
             Kind::AutoInteger { .. }
             | Kind::AutoBytes { .. }
@@ -163,7 +169,11 @@ impl Kind {
             Kind::Bytes { minimum, maximum } => range(minimum, maximum, " bytes"),
             Kind::AutoBytes { minimum, maximum } => format!("auto, or {}", range(minimum, maximum, " bytes")),
             Kind::Milliseconds { minimum, maximum } => range(minimum, maximum, " milliseconds"),
-            Kind::Number => "a decimal number".to_owned(),
+            Kind::Number { minimum, maximum: None } => format!("a number, {minimum} or more"),
+            Kind::Number { minimum, maximum: Some(maximum) } => {
+                format!("a number from {minimum} to {maximum}")
+            }
+            Kind::List(choices) => format!("any of {}, separated by commas", choices.join(", ")),
             // Some are lists themselves.
             Kind::Choice(choices) if choices.iter().any(|choice| choice.contains(',')) => {
                 choices.join(" or ")

@@ -58,7 +58,6 @@ const NAME: Kind = Kind::Text { bytes_max: 249 };
 /// Reasons that several keys share.
 const ONE_NODE: &str = "clusters of several brokers are not built yet";
 const SECURITY: &str = "only PLAINTEXT is built so far; TLS and SASL are not";
-const COMPACTION: &str = "compaction is not built yet";
 const SHARE_GROUPS: &str = "share groups are not built yet";
 const TRANSACTIONS: &str = "transactions are not built yet";
 const THREADS: &str =
@@ -424,50 +423,78 @@ pub(super) const ALL: &[Key] = &[
         "segments are extended without changing their length already",
         "Preallocate segment files.",
     ),
-    not_built(
+    dynamic(built(
         "log.cleanup.policy",
-        Kind::Text { bytes_max: 64 },
+        Kind::List(&["compact", "delete"]),
         "delete",
-        COMPACTION,
-        "delete, compact or both.",
+        "What becomes of the old segments of a topic: they are deleted, compacted to the newest record of each key, or both; \
+         neither = everything stays.",
+    )),
+    built(
+        "log.cleaner.enable",
+        Kind::Boolean,
+        "true",
+        "Whether compaction runs. Without it topics that are only compacted grow for ever.",
     ),
-    not_built("log.cleaner.enable", Kind::Boolean, "true", COMPACTION, "Whether compaction runs."),
-    not_built("log.cleaner.threads", integer(0, I32_MAX), "1", COMPACTION, "Threads of compaction."),
-    not_built(
+    not_built("log.cleaner.threads", integer(0, I32_MAX), "1", THREADS, "Threads of compaction."),
+    dynamic(built(
         "log.cleaner.dedupe.buffer.size",
-        integer(1, i64::MAX),
-        "134217728",
-        COMPACTION,
-        "Memory of compaction.",
+        bytes(MIB, i64::MAX),
+        "128MiB",
+        "Memory in which compaction keeps the keys of a log, of all shards together; 24 bytes a key. A shard takes no more than an \
+         eighth of its memory. A log with more keys takes several passes.",
+    )),
+    not_built(
+        "log.cleaner.io.buffer.size",
+        integer(0, I32_MAX),
+        "524288",
+        "compaction works on pieces of 1 MiB",
+        "Memory of compaction for reading and writing.",
     ),
     not_built(
+        "log.cleaner.io.buffer.load.factor",
+        Kind::Number { minimum: 0, maximum: None },
+        "0.9",
+        "the memory of keys is filled to 90 percent",
+        "How full Kafka's compaction fills its memory of keys.",
+    ),
+    dynamic(built(
+        "log.cleaner.io.max.bytes.per.second",
+        Kind::Number { minimum: 1, maximum: None },
+        "1.7976931348623157E308",
+        "Bytes that compaction reads and writes in a second, of all shards together.",
+    )),
+    dynamic(built(
+        "log.cleaner.backoff.ms",
+        milliseconds(0, i64::MAX),
+        "15000",
+        "How long compaction waits when there was nothing to do; at least 100 ms. A partition that could not be compacted is tried \
+         again after as long, then after twice as long, up to an hour.",
+    )),
+    dynamic(built(
         "log.cleaner.delete.retention.ms",
         milliseconds(0, i64::MAX),
         "86400000",
-        COMPACTION,
-        "How long a tombstone stays.",
-    ),
-    not_built(
+        "How long a tombstone stays after the first compaction that saw it.",
+    )),
+    dynamic(built(
         "log.cleaner.min.compaction.lag.ms",
         milliseconds(0, i64::MAX),
         "0",
-        COMPACTION,
-        "Youngest age of a compacted record.",
-    ),
-    not_built(
+        "A segment with a record younger than this is not compacted yet, nor what comes behind it.",
+    )),
+    dynamic(built(
         "log.cleaner.max.compaction.lag.ms",
         milliseconds(1, i64::MAX),
         "9223372036854775807",
-        COMPACTION,
-        "Oldest age of a record that is not compacted.",
-    ),
-    not_built(
+        "A record older than this is compacted, whatever share of the log was. A segment is closed at this age.",
+    )),
+    dynamic(built(
         "log.cleaner.min.cleanable.ratio",
-        Kind::Number,
+        Kind::Number { minimum: 0, maximum: Some(1) },
         "0.5",
-        COMPACTION,
-        "Share of the log that must be dirty.",
-    ),
+        "A log is compacted once a larger share of its closed segments than this was never compacted.",
+    )),
     not_built(
         "log.flush.interval.messages",
         integer(1, i64::MAX),

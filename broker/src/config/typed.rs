@@ -11,6 +11,7 @@ use super::groups::{self, GroupConfig};
 use super::load::Resolved;
 use super::origin::Origin;
 use super::value::{Address, Memory, Value};
+use crate::topic_config::{CleanupPolicy, millionths};
 
 /// No product with a 32-bit number of hours leaves 64 bits.
 const MS_PER_HOUR: i64 = 60 * MS_PER_MINUTE;
@@ -27,6 +28,7 @@ pub struct BrokerConfig {
     pub listeners: Vec<ListenerConfig>,
     pub limits: LimitConfig,
     pub topics: TopicDefaults,
+    pub cleaner: CleanerConfig,
     pub groups: GroupConfig,
     pub runtime: RuntimeConfig,
     pub observation: ObservationConfig,
@@ -140,6 +142,29 @@ pub struct TopicDefaults {
     pub segment_ms: i64,
     /// `log.roll.jitter.ms` or `.hours`; 0 or more.
     pub segment_jitter_ms: i64,
+    /// `log.cleanup.policy`.
+    pub cleanup: CleanupPolicy,
+    /// `log.cleaner.delete.retention.ms`.
+    pub delete_retention_ms: i64,
+    /// `log.cleaner.min.compaction.lag.ms`.
+    pub min_compaction_lag_ms: i64,
+    /// `log.cleaner.max.compaction.lag.ms`; 1 or more.
+    pub max_compaction_lag_ms: i64,
+    /// `log.cleaner.min.cleanable.ratio`, in millionths.
+    pub min_cleanable_millionths: u32,
+}
+
+/// How compaction runs, on all shards together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanerConfig {
+    /// `log.cleaner.enable`.
+    pub is_enabled: bool,
+    /// `log.cleaner.dedupe.buffer.size`.
+    pub map_bytes: u64,
+    /// `log.cleaner.io.max.bytes.per.second`; 0 = no bound.
+    pub bytes_per_second: u64,
+    /// `log.cleaner.backoff.ms`.
+    pub backoff_ms: u64,
 }
 
 /// Whose clock stamps records.
@@ -288,6 +313,7 @@ pub fn build(resolved: &Resolved, account: &Account) -> Result<BrokerConfig, Con
         listeners: listeners(resolved),
         limits: limits(resolved),
         topics: topics(resolved),
+        cleaner: cleaner(resolved),
         groups: GroupConfig::of(resolved),
         runtime: runtime(resolved),
         observation: observation(resolved),
@@ -408,7 +434,29 @@ fn topics(resolved: &Resolved) -> TopicDefaults {
         segment_jitter_ms: resolved
             .auto_integer("log.roll.jitter.ms")
             .unwrap_or_else(|| resolved.integer("log.roll.jitter.hours") * MS_PER_HOUR),
+        cleanup: CleanupPolicy::of(resolved.text("log.cleanup.policy")),
+        delete_retention_ms: resolved.integer("log.cleaner.delete.retention.ms"),
+        min_compaction_lag_ms: resolved.integer("log.cleaner.min.compaction.lag.ms"),
+        max_compaction_lag_ms: resolved.integer("log.cleaner.max.compaction.lag.ms"),
+        min_cleanable_millionths: millionths(resolved.text("log.cleaner.min.cleanable.ratio"))
+            .expect("the table keeps it within 0 to 1"),
     }
+}
+
+fn cleaner(resolved: &Resolved) -> CleanerConfig {
+    CleanerConfig {
+        is_enabled: resolved.boolean("log.cleaner.enable"),
+        map_bytes: resolved.integer("log.cleaner.dedupe.buffer.size") as u64,
+        bytes_per_second: bytes_per_second(resolved.text("log.cleaner.io.max.bytes.per.second")),
+        backoff_ms: resolved.integer("log.cleaner.backoff.ms") as u64,
+    }
+}
+
+/// A rate of 1 or more as the table lets it through; 0 for one that is no bound.
+pub(super) fn bytes_per_second(text: &str) -> u64 {
+    // The cast saturates, as is wanted.
+    let rate = text.trim().parse::<f64>().map_or(u64::MAX, |rate| rate as u64);
+    if rate == u64::MAX { 0 } else { rate.max(1) }
 }
 
 /// The finest unit that is set holds; a negative number of any means no limit (Kafka's `getLogRetentionTimeMillis`).

@@ -72,10 +72,14 @@ pub fn parse(key: &Key, text: &str) -> Result<Value, String> {
         Kind::AutoBytes { minimum, maximum } => {
             in_range(parse_bytes(text)?, minimum, maximum).map(|bytes| Value::AutoInteger(Some(bytes)))
         }
-        Kind::Number => match text.parse::<f64>() {
-            Ok(number) if number.is_finite() => Ok(Value::Text(number.to_string())),
-            _ => Err("not a decimal number".to_owned()),
-        },
+        Kind::Number { minimum, maximum } => parse_number(text, minimum, maximum),
+        Kind::List(choices) => {
+            let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            match items.find(|item| !choices.contains(item)) {
+                None => Ok(Value::Text(text.to_owned())),
+                Some(item) => Err(format!("`{item}` is not one of the choices")),
+            }
+        }
         Kind::Choice(choices) => choices
             .iter()
             .find(|choice| choice.eq_ignore_ascii_case(text))
@@ -99,6 +103,18 @@ pub fn parse(key: &Key, text: &str) -> Result<Value, String> {
             _ => Err("not a log filter".to_owned()),
         },
         Kind::Alias(_) => Err("an alias has no value of its own".to_owned()),
+    }
+}
+
+fn parse_number(text: &str, minimum: u32, maximum: Option<u32>) -> Result<Value, String> {
+    match text.parse::<f64>() {
+        Ok(number) if !number.is_finite() => Err("not a decimal number".to_owned()),
+        Ok(number) if number < f64::from(minimum) => Err("below the smallest value".to_owned()),
+        Ok(number) if maximum.is_some_and(|maximum| number > f64::from(maximum)) => {
+            Err("above the largest value".to_owned())
+        }
+        Ok(_) => Ok(Value::Text(text.to_owned())),
+        Err(_) => Err("not a decimal number".to_owned()),
     }
 }
 

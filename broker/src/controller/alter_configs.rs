@@ -11,7 +11,7 @@ use ringlog_protocol::ids::NodeId;
 use ringlog_shard::limits::{CONFIG_RESOURCES_PER_REQUEST_MAX, MACHINE_PROPOSAL_BYTES_MAX};
 use ringlog_shard::state_machine::Outcome;
 
-use super::create_topics::check_config;
+use super::create_topics::{check_config, check_together};
 use super::image::TopicImage;
 use super::machine::MetadataMachine;
 use super::names::check_topic_name;
@@ -97,6 +97,9 @@ impl MetadataMachine {
         let changed = self.changed(&target, current, &resource.change)?;
         if changed == *current {
             return Ok(None);
+        }
+        if let Target::Topic(_) = target {
+            check_together(&self.runtime().topics, &changed)?;
         }
         let configs: Configs =
             changed.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();

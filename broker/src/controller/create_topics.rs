@@ -10,12 +10,13 @@ use ringlog_protocol::ids::TopicId;
 use ringlog_shard::limits::{MACHINE_PROPOSAL_BYTES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use ringlog_shard::state_machine::Outcome;
 
+use super::METADATA_TOPIC_NAME;
 use super::machine::MetadataMachine;
 use super::names::{check_topic_name, collision_key, topic_id};
 use super::request::{ControllerReply, CreateTopics, CreatedTopic, NewTopic, Refusal};
-use super::{METADATA_TOPIC_NAME, OFFSETS_TOPIC_NAME};
 use crate::config::dynamic::BatchBounds;
 use crate::config::layers::Overrides;
+use crate::config::typed::TopicDefaults;
 use crate::topic_config;
 
 /// What the topics before in the same request take, for the checks of the next one.
@@ -65,7 +66,7 @@ impl MetadataMachine {
 
     fn check_new_topic(&self, topic: &NewTopic, accepted: &Accepted) -> Result<Checked, Refusal> {
         self.check_name(&topic.name, accepted)?;
-        let overrides = check_configs(topic, &self.settings.bounds)?;
+        let overrides = check_configs(topic, &self.runtime().topics, &self.settings.bounds)?;
         let (partition_count, replication_factor) = self.check_placement(topic)?;
         if partition_count > PARTITIONS_PER_TOPIC_MAX {
             let text = format!(
@@ -228,17 +229,24 @@ impl MetadataMachine {
 }
 
 /// Where a key is given twice the last value holds, as in Kafka.
-fn check_configs(topic: &NewTopic, bounds: &BatchBounds) -> Result<Overrides, Refusal> {
+fn check_configs(
+    topic: &NewTopic,
+    defaults: &TopicDefaults,
+    bounds: &BatchBounds,
+) -> Result<Overrides, Refusal> {
     let mut overrides = Overrides::new();
     for (key, value) in &topic.configs {
-        let value = match value.as_deref() {
-            // Kept whole until compaction is built: nothing of it may go by age.
-            Some(policy @ "compact") if topic.name == OFFSETS_TOPIC_NAME && key == "cleanup.policy" => policy,
-            value => check_config(key, value, bounds)?,
-        };
+        let value = check_config(key, value.as_deref(), bounds)?;
         overrides.insert(Arc::from(key.as_str()), Arc::from(value));
     }
+    check_together(defaults, &overrides)?;
     Ok(overrides)
+}
+
+/// What involves several configs of a topic.
+pub(super) fn check_together(defaults: &TopicDefaults, overrides: &Overrides) -> Result<(), Refusal> {
+    topic_config::check_together(defaults, overrides)
+        .map_err(|error| Refusal::new(ErrorCode::InvalidConfig, error.to_string()))
 }
 
 /// The value as it is stored.

@@ -17,13 +17,15 @@ use super::machine::ReplayError;
 use super::request::*;
 use super::*;
 use crate::config::dynamic::{BatchBounds, RuntimeSettings};
-use crate::config::typed::TopicDefaults;
+use crate::config::typed::{CleanerConfig, TopicDefaults};
 use crate::topic_config::TopicConfig;
 
 mod alter_configs;
 mod features;
 
 const ME: i32 = 1;
+const CLEANER: CleanerConfig =
+    CleanerConfig { is_enabled: true, map_bytes: 1 << 27, bytes_per_second: 0, backoff_ms: 15_000 };
 
 /// The machine with its log, as the runner would drive it.
 #[derive(Clone)]
@@ -36,7 +38,7 @@ struct Cluster {
 fn settings(defaults: TopicDefaults) -> ControllerSettings {
     ControllerSettings {
         node_id: NodeId(ME),
-        base: RuntimeSettings { topics: defaults, connections_per_address_max: 100 },
+        base: RuntimeSettings { topics: defaults, cleaner: CLEANER, connections_per_address_max: 100 },
         bounds: BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 100_000_000 },
         settings: Vec::new(),
         features: super::features::BUILT,
@@ -293,7 +295,7 @@ fn a_bad_config_is_40_and_its_text_comes_through() {
     assert_eq!(with("retention.mss", Some("1")), (40, unknown));
     assert_eq!(with("segment.bytes", Some("x")).0, 40);
     assert_eq!(with("segment.bytes", None).0, 40);
-    assert_eq!(with("cleanup.policy", Some("compact")).0, 40);
+    assert_eq!(with("cleanup.policy", Some("compress")).0, 40);
     assert_eq!(with("ringlog.durability", Some("relaxed")).0, 40);
     assert_eq!(with("cleanup.policy", Some("delete")).0, 0);
 }

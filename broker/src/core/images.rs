@@ -2,11 +2,14 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringlog_protocol::ids::TopicPartition;
+use ringlog_shard::limits::COMPACTION_MEMORY_DIVISOR;
 use ringlog_shard::placement::core_of;
 use ringlog_shard::storage::{LogSettings, Retention};
 use ringlog_shard::store::Opening;
+use ringlog_shard::store::compact::CompactorSettings;
 
 use super::Core;
 use super::groups::upkeep;
@@ -21,6 +24,7 @@ pub async fn apply(core: &Rc<Core>, image: Arc<MetadataImage>) {
     if !first && image.next_offset() <= previous.next_offset() {
         return;
     }
+    core.store.set_compactor(compactor(core, &image));
     let openings: Vec<Opening> = image
         .topics()
         .filter(|topic| previous.topic_by_id(topic.id).is_none())
@@ -58,7 +62,20 @@ fn log_settings(config: &TopicConfig) -> LogSettings {
         segment_ms: config.segment_ms,
         segment_jitter_ms: config.segment_jitter_ms,
         retention: Retention { age_ms_max: config.retention_ms, bytes_max: config.retention_bytes },
-        compaction: None,
+        compaction: config.compaction,
+    }
+}
+
+/// This core's share of what the whole broker may use.
+fn compactor(core: &Core, image: &MetadataImage) -> CompactorSettings {
+    let cleaner = image.runtime().map_or(core.config.cleaner, |runtime| runtime.cleaner);
+    let core_count = u64::from(core.core_count);
+    let map_bytes = (cleaner.map_bytes / core_count).min(core.memory_bytes / COMPACTION_MEMORY_DIVISOR);
+    CompactorSettings {
+        is_enabled: cleaner.is_enabled,
+        map_bytes: usize::try_from(map_bytes).unwrap_or(usize::MAX),
+        bytes_per_second: cleaner.bytes_per_second.div_ceil(core_count),
+        backoff: Duration::from_millis(cleaner.backoff_ms),
     }
 }
 

@@ -151,6 +151,7 @@ fn storage_figures(core: &Core) -> StorageFigures {
         space_reserve_bytes: stats.space.reserve_bytes,
         space_level: stats.space.level.number(),
         poisoned: core.store.storage().poison().is_some(),
+        compaction: core.store.compaction_figures(),
     }
 }
 

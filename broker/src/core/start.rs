@@ -111,6 +111,8 @@ pub async fn run(io: Io, mut seat: CoreSeat) -> Result<(), StartError> {
     core.io.spawn(Priority::Background, publish::run(Rc::clone(&core))).detach();
     let (store, period) = (core.store.clone(), Duration::from_millis(core.config.limits.retention_check_ms));
     core.io.spawn(Priority::Background, async move { store.keep_retention(period).await }).detach();
+    let store = core.store.clone();
+    core.io.spawn(Priority::Background, async move { store.keep_compacting().await }).detach();
     let (storage, rate) = (core.store.storage().clone(), core.config.limits.scrub_bytes_per_second);
     core.io.spawn(Priority::Background, async move { storage.keep_scrubbing(rate).await }).detach();
     core.io.spawn(Priority::Foreground, Groups::keep_time(Rc::clone(&core))).detach();

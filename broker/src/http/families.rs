@@ -80,6 +80,12 @@ pub(super) const ALWAYS: &[Family] = &[
         "",
         &[("", |s| s.storage.space_level)],
     ),
+    gauge(
+        "ringlog_compaction_dirtiest_ratio_millionths",
+        "Of the compacted log with the largest part that was never compacted: that part, in millionths of its closed segments",
+        "",
+        &[("", |s| u64::from(s.storage.compaction.dirtiest_millionths))],
+    ),
 ];
 
 /// Shown for each shard up to a bound, then added up.
@@ -377,6 +383,36 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time since the last pass of the scrub ended; 0 before the first",
         "",
         &[("", |s| s.storage.scrub_age_seconds)],
+    ),
+    counter(
+        "ringlog_compactions",
+        "Compactions of a partition, by how they ended",
+        "result",
+        &[("done", |s| s.storage.compaction.runs), ("failed", |s| s.storage.compaction.failures)],
+    ),
+    gauge(
+        "ringlog_compactions_put_off",
+        "Partitions whose compaction failed, or could not begin, and is tried again later",
+        "",
+        &[("", |s| s.storage.compaction.put_off)],
+    ),
+    counter(
+        "ringlog_compacted_bytes",
+        "Bytes of segments that were compacted, before and after",
+        "when",
+        &[("before", |s| s.storage.compaction.bytes_before), ("after", |s| s.storage.compaction.bytes_after)],
+    ),
+    counter(
+        "ringlog_compaction_io_bytes",
+        "Bytes that compaction read and wrote",
+        "direction",
+        &[("read", |s| s.storage.compaction.bytes_read), ("written", |s| s.storage.compaction.bytes_written)],
+    ),
+    counter(
+        "ringlog_compaction_records_dropped",
+        "Records that a newer one with the same key, or their time, made superfluous",
+        "",
+        &[("", |s| s.storage.compaction.records_dropped)],
     ),
     gauge(
         "ringlog_groups",

@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
+use ringlog_shard::store::compact::CompactionFigures;
+
 use super::flight::FlightEvent;
 use super::histogram::Log2Histogram;
 use super::metrics::ShardMetrics;
@@ -121,6 +123,7 @@ pub struct StorageFigures {
     pub scrub_age_seconds: u64,
     /// 1 once a failed journal write stopped this core's writes.
     pub poisoned: bool,
+    pub compaction: CompactionFigures,
 }
 
 /// What the consumer groups of this core come to.

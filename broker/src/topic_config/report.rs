@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use ringlog_shard::storage::compaction::choice::WHOLE;
+
 use super::{Effect, Kind, TopicKey, table};
 use crate::config::keys;
 use crate::config::layers::{ConfigSource, ConfigType, Layers, Overrides, Synonym};
@@ -24,7 +26,7 @@ pub fn effective(
 ) -> Vec<EffectiveConfig> {
     let report = |key: &'static TopicKey| {
         let value = match overrides.get(key.name) {
-            Some(value) => value.trim().to_owned(),
+            Some(value) => key.kind.shown(value),
             None => broker_default(defaults, key).into_owned(),
         };
         let source = synonyms(key, layers, overrides).first().map(|first| first.source);
@@ -42,7 +44,7 @@ pub fn in_force() -> impl Iterator<Item = &'static TopicKey> {
 pub fn synonyms(key: &TopicKey, layers: &Layers<'_>, overrides: &Overrides) -> Vec<Synonym> {
     let own = overrides.get(key.name).map(|value| Synonym {
         name: key.name,
-        value: value.trim().to_owned(),
+        value: key.kind.shown(value),
         source: ConfigSource::Topic,
     });
     let mut found: Vec<Synonym> = own.into_iter().collect();
@@ -69,6 +71,13 @@ fn broker_default(defaults: &TopicDefaults, key: &TopicKey) -> Cow<'static, str>
         "retention.ms" => defaults.retention_ms.to_string().into(),
         "retention.bytes" => defaults.retention_bytes.to_string().into(),
         "segment.ms" => defaults.segment_ms.to_string().into(),
+        "cleanup.policy" => defaults.cleanup.list().into(),
+        "delete.retention.ms" => defaults.delete_retention_ms.to_string().into(),
+        "min.compaction.lag.ms" => defaults.min_compaction_lag_ms.to_string().into(),
+        "max.compaction.lag.ms" => defaults.max_compaction_lag_ms.to_string().into(),
+        "min.cleanable.dirty.ratio" => {
+            (f64::from(defaults.min_cleanable_millionths) / f64::from(WHOLE)).to_string().into()
+        }
         "segment.jitter.ms" => defaults.segment_jitter_ms.to_string().into(),
         "compression.type" => defaults.compression_type.into(),
         "message.timestamp.type" => match defaults.timestamp_type {
@@ -80,6 +89,18 @@ fn broker_default(defaults: &TopicDefaults, key: &TopicKey) -> Cow<'static, str>
 }
 
 impl Kind {
+    /// A value as Kafka shows it: without the spaces around it, each item of a list once, in the order given.
+    fn shown(&self, value: &str) -> String {
+        let Kind::List(_) = self else { return value.trim().to_owned() };
+        let mut items: Vec<&str> = Vec::new();
+        for item in value.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            if !items.contains(&item) {
+                items.push(item);
+            }
+        }
+        items.join(",")
+    }
+
     /// The type as Kafka's `LogConfig` has it.
     pub fn config_type(&self) -> ConfigType {
         match *self {

@@ -6,7 +6,6 @@ use super::{Effect, Kind, TopicKey};
 const I32_MAX: i64 = i32::MAX as i64;
 const MIB: i64 = 1 << 20;
 
-const COMPACTION: &str = "compaction is not built yet";
 const TIERING: &str = "tiered storage is not built yet";
 const RECOMPRESSION: &str = "recompression is not built yet: batches stay as the producer compressed them";
 const FLUSH: &str = "an acknowledged record is always durable first, so there is nothing to schedule";
@@ -46,12 +45,12 @@ const NO_END: &str = "9223372036854775807";
 /// Sorted by name.
 #[rustfmt::skip]
 pub(super) const ALL: &[TopicKey] = &[
-    later("cleanup.policy", POLICIES, "delete", Some("log.cleanup.policy"), COMPACTION, "What becomes of old segments: they are deleted, compacted to the newest record of each key, or both."),
+    built("cleanup.policy", POLICIES, "delete", "log.cleanup.policy", "What becomes of old segments: they are deleted, compacted to the newest record of each key, or both; neither = everything stays."),
     later("compression.gzip.level", integer(-1, 9), "-1", Some("compression.gzip.level"), RECOMPRESSION, "Level of gzip where the broker compresses."),
     later("compression.lz4.level", integer(1, 17), "9", Some("compression.lz4.level"), RECOMPRESSION, "Level of lz4 where the broker compresses."),
     later("compression.type", CODECS, "producer", Some("compression.type"), RECOMPRESSION, "How the broker stores batches; producer keeps each as it came."),
     later("compression.zstd.level", integer(-131_072, 22), "3", Some("compression.zstd.level"), RECOMPRESSION, "Level of zstd where the broker compresses."),
-    later("delete.retention.ms", integer(0, i64::MAX), "86400000", Some("log.cleaner.delete.retention.ms"), COMPACTION, "How long a tombstone of a compacted topic stays, in milliseconds."),
+    built("delete.retention.ms", integer(0, i64::MAX), "86400000", "log.cleaner.delete.retention.ms", "How long a tombstone stays after the first compaction that saw it, in milliseconds."),
     later("errors.deadletterqueue.group.enable", Kind::Boolean, "false", None, "share groups are not built yet", "Whether share groups may write records that they reject to this topic."),
     later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "files go once the deletion is durable, and readers keep those that they hold", "Wait before the file of a deleted segment goes, in milliseconds."),
     later("flush.messages", integer(1, i64::MAX), NO_END, Some("log.flush.interval.messages"), FLUSH, "Records between two flushes of the log."),
@@ -61,13 +60,13 @@ pub(super) const ALL: &[TopicKey] = &[
     later("leader.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION, "Replicas whose sending is throttled."),
     later("local.retention.bytes", integer(-2, i64::MAX), "-2", Some("log.local.retention.bytes"), TIERING, "Bytes of a partition that stay on local disks with tiered storage; -2: as retention.bytes."),
     later("local.retention.ms", integer(-2, i64::MAX), "-2", Some("log.local.retention.ms"), TIERING, "Time that records stay on local disks with tiered storage, in milliseconds; -2: as retention.ms."),
-    later("max.compaction.lag.ms", integer(1, i64::MAX), NO_END, Some("log.cleaner.max.compaction.lag.ms"), COMPACTION, "Longest time that a record stays uncompacted, in milliseconds."),
+    built("max.compaction.lag.ms", integer(1, i64::MAX), NO_END, "log.cleaner.max.compaction.lag.ms", "Longest time that a record stays uncompacted, in milliseconds."),
     built("max.message.bytes", integer(0, I32_MAX), "1048588", "message.max.bytes", "The largest record batch, as it arrives, in bytes."),
     built("message.timestamp.after.max.ms", integer(0, i64::MAX), "3600000", "log.message.timestamp.after.max.ms", "How far a CreateTime may lie in the future, in milliseconds."),
     built("message.timestamp.before.max.ms", integer(0, i64::MAX), NO_END, "log.message.timestamp.before.max.ms", "How far a CreateTime may lie in the past, in milliseconds."),
     built("message.timestamp.type", TIMESTAMPS, "CreateTime", "log.message.timestamp.type", "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime)."),
-    later("min.cleanable.dirty.ratio", Kind::Fraction, "0.5", Some("log.cleaner.min.cleanable.ratio"), COMPACTION, "Share of the log that must be dirty before compaction."),
-    later("min.compaction.lag.ms", integer(0, i64::MAX), "0", Some("log.cleaner.min.compaction.lag.ms"), COMPACTION, "Shortest time that a record stays uncompacted, in milliseconds."),
+    built("min.cleanable.dirty.ratio", Kind::Fraction, "0.5", "log.cleaner.min.cleanable.ratio", "A log is compacted once a larger share of its closed segments than this was never compacted."),
+    built("min.compaction.lag.ms", integer(0, i64::MAX), "0", "log.cleaner.min.compaction.lag.ms", "Shortest time that a record stays uncompacted, in milliseconds."),
     later("min.insync.replicas", integer(1, I32_MAX), "1", Some("min.insync.replicas"), REPLICATION, "Replicas that must hold a record durably before acks=all is answered."),
     later("preallocate", Kind::Boolean, "false", Some("log.preallocate"), "segments are extended ahead of their length already", "Whether a segment's file gets its full size at once."),
     later("remote.copy.lag.bytes", integer(-1, i64::MAX), "-1", Some("log.remote.copy.lag.bytes"), TIERING, "Bytes that tiered storage may be behind; -1: none wait."),

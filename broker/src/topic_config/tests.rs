@@ -28,6 +28,11 @@ pub(crate) fn defaults() -> TopicDefaults {
         retention_bytes: -1,
         segment_ms: 604_800_000,
         segment_jitter_ms: 0,
+        cleanup: CleanupPolicy { delete: true, compact: false },
+        delete_retention_ms: 86_400_000,
+        min_compaction_lag_ms: 0,
+        max_compaction_lag_ms: i64::MAX,
+        min_cleanable_millionths: WHOLE / 2,
     }
 }
 
@@ -65,6 +70,12 @@ fn what_is_built_is_accepted_within_its_range_and_refused_beyond_it() {
         ("segment.ms", "1", "0"),
         ("segment.jitter.ms", "0", "-1"),
         ("compression.type", "producer", "brotli"),
+        ("cleanup.policy", " compact, delete", "compact;delete"),
+        ("cleanup.policy", "", "none"),
+        ("min.cleanable.dirty.ratio", "0.1", "1.1"),
+        ("min.compaction.lag.ms", "0", "-1"),
+        ("max.compaction.lag.ms", "1", "0"),
+        ("delete.retention.ms", "0", "-1"),
     ] {
         assert_eq!(check(key, Some(good)), Ok(()), "{key}={good}");
         assert!(matches!(check(key, Some(bad)), Err(TopicConfigError::Invalid { .. })), "{key}={bad}");
@@ -81,15 +92,11 @@ fn what_is_not_built_is_accepted_at_its_default_only() {
         }
     }
     for (key, value) in [
-        ("cleanup.policy", "compact"),
-        ("cleanup.policy", "compact,delete"),
-        ("cleanup.policy", ""),
         ("file.delete.delay.ms", "1"),
         ("local.retention.ms", "1"),
         ("compression.type", "gzip"),
         ("min.insync.replicas", "2"),
         ("preallocate", "true"),
-        ("min.cleanable.dirty.ratio", "0.1"),
         ("leader.replication.throttled.replicas", "*"),
     ] {
         assert!(matches!(check(key, Some(value)), Err(TopicConfigError::NotBuilt { .. })), "{key}={value}");
@@ -98,13 +105,9 @@ fn what_is_not_built_is_accepted_at_its_default_only() {
 
 #[test]
 fn the_same_value_in_another_spelling_is_still_the_default() {
-    for (key, value) in [
-        ("cleanup.policy", " delete , delete"),
-        ("preallocate", "FALSE"),
-        ("min.cleanable.dirty.ratio", "0.50"),
-        ("retention.ms", "+604800000"),
-        ("max.compaction.lag.ms", "+9223372036854775807"),
-    ] {
+    for (key, value) in
+        [("preallocate", "FALSE"), ("retention.ms", "+604800000"), ("file.delete.delay.ms", "+60000")]
+    {
         assert_eq!(check(key, Some(value)), Ok(()), "{key}={value}");
     }
 }
@@ -127,9 +130,9 @@ fn a_refusal_names_key_value_range_and_what_to_do() {
          correct it, or leave it out to use the default"
     );
     assert_eq!(
-        refusal("cleanup.policy", "compact"),
-        "value 'compact' of topic config 'cleanup.policy' is refused: compaction is not built yet; set it to 'delete', \
-         or leave it out"
+        refusal("preallocate", "true"),
+        "value 'true' of topic config 'preallocate' is refused: segments are extended ahead of their length already; set it to \
+         'false', or leave it out"
     );
     let null = check("segment.bytes", None).expect_err("null is no value").to_string();
     assert!(null.starts_with("topic config 'segment.bytes' has no value"), "{null}");
@@ -188,7 +191,6 @@ fn retention_holds_where_the_policy_deletes() {
     let limits = |pairs: &[(&str, &str)]| (resolve(pairs).retention_ms, resolve(pairs).retention_bytes);
     assert_eq!(limits(&[]), (Some(604_800_000), None));
     assert_eq!(limits(&[("retention.ms", "-1"), ("retention.bytes", "0")]), (None, Some(0)));
-    // Only another build can have stored these; they are not passed over.
     for policy in ["compact", "", " compact "] {
         assert_eq!(
             limits(&[("cleanup.policy", policy), ("retention.bytes", "5")]),
@@ -199,6 +201,42 @@ fn retention_holds_where_the_policy_deletes() {
     }
     assert_eq!(limits(&[("cleanup.policy", "compact, delete")]), (Some(604_800_000), None));
     assert!(resolve(&[("cleanup.policy", "compact, delete")]).cleanup.compact);
+    // Only another build can have stored it: nothing of the topic may go by age.
+    assert_eq!(limits(&[("cleanup.policy", "archive")]), (None, None));
+}
+
+#[test]
+fn compaction_is_set_where_the_policy_compacts_and_follows_the_broker() {
+    let compacting = CleanupPolicy { delete: false, compact: true };
+    let defaults = TopicDefaults { cleanup: compacting, delete_retention_ms: 5, ..defaults() };
+    let resolve = |pairs: &[(&str, &str)]| TopicConfig::resolve(&defaults, &overrides(pairs));
+    assert_eq!(resolve(&[("cleanup.policy", "delete")]).compaction, None);
+    let plain = resolve(&[]).compaction.expect("the broker's policy compacts");
+    assert_eq!((plain.min_dirty_millionths, plain.delete_retention_ms), (WHOLE / 2, 5));
+    let given = [
+        ("min.cleanable.dirty.ratio", " 0.01"),
+        ("delete.retention.ms", "0"),
+        ("min.compaction.lag.ms", "7"),
+        ("max.compaction.lag.ms", "700"),
+        ("segment.ms", "900"),
+    ];
+    let config = resolve(&given);
+    let expected = CompactionSettings {
+        min_dirty_millionths: 10_000,
+        min_lag_ms: 7,
+        max_lag_ms: 700,
+        delete_retention_ms: 0,
+    };
+    assert_eq!((config.compaction, config.segment_ms), (Some(expected), 700));
+    let all = [&given[..], &[("cleanup.policy", "delete")]].concat();
+    assert_eq!(resolve(&all).segment_ms, 900, "nothing has to be compacted");
+}
+
+#[test]
+fn a_policy_is_told_as_it_is_given() {
+    for list in ["", "compact", "delete", "compact,delete"] {
+        assert_eq!(CleanupPolicy::of(list).list(), list);
+    }
 }
 
 #[test]
@@ -243,6 +281,8 @@ fn what_else_a_value_could_be_is_told_the_strongest_first() {
         assert_eq!(found, expected, "{name}");
     };
     check("max.message.bytes", &[], &[("message.max.bytes", "1048588")]);
+    let lists = [("cleanup.policy", "delete,compact"), ("log.cleanup.policy", "delete")];
+    check("cleanup.policy", &[("cleanup.policy", " delete , compact,delete")], &lists);
     let both = [("max.message.bytes", "5"), ("message.max.bytes", "1048588")];
     check("max.message.bytes", &[("max.message.bytes", "5")], &both);
     check("retention.ms", &[], &[]);

@@ -150,6 +150,10 @@ fn configuration(address: SocketAddr) -> BrokerConfig {
         // Clocks that jump make segments that old.
         "log.roll.ms=600000".to_owned(),
         "log.retention.check.interval.ms=200".to_owned(),
+        // Groups write little: what they wrote is compacted within a run too.
+        "offsets.topic.segment.bytes=1048576".to_owned(),
+        "log.cleaner.min.cleanable.ratio=0.1".to_owned(),
+        "log.cleaner.backoff.ms=200".to_owned(),
         // Members of tests do not wait for more of them.
         "group.initial.rebalance.delay.ms=200".to_owned(),
         // As short as those of the classic protocol.

@@ -165,7 +165,7 @@ fn bad_requests_are_refused_with_kafkas_numbers() {
             "duplicate config keys",
         ),
         (each(TOPIC, "orders", vec![set("no.such.key", "1")]), 40, "unknown topic config 'no.such.key'"),
-        (each(TOPIC, "orders", vec![set("cleanup.policy", "compact")]), 40, "compaction is not built yet"),
+        (each(TOPIC, "orders", vec![set("cleanup.policy", "compress")]), 40, "any of compact, delete"),
         (each(TOPIC, "orders", vec![set("max.message.bytes", "8000001")]), 40, "at most 8000000 bytes"),
         (
             each(TOPIC, "orders", vec![step("segment.ms", APPEND, Some("1"))]),
@@ -211,10 +211,31 @@ fn a_list_begins_as_its_default_and_takes_each_item_once() {
     assert_eq!(policy(&cluster).as_deref(), Some("delete"));
     assert_eq!(cluster.topic_step(vec![step("cleanup.policy", SUBTRACT, Some("compact"))]).0, 0);
     assert_eq!(policy(&cluster).as_deref(), Some("delete"));
-    // Only because compaction and a topic that keeps everything are not built.
-    for (operation, value) in [(APPEND, "compact"), (SUBTRACT, "delete")] {
-        assert_eq!(cluster.topic_step(vec![step("cleanup.policy", operation, Some(value))]).0, 40);
+    for (operation, value, left) in [(APPEND, "compact", "delete,compact"), (SUBTRACT, "delete", "compact")] {
+        assert_eq!(cluster.topic_step(vec![step("cleanup.policy", operation, Some(value))]).0, 0);
+        assert_eq!(policy(&cluster).as_deref(), Some(left));
     }
+}
+
+/// Kafka's words.
+#[test]
+fn a_lag_beyond_its_end_is_40_whoever_sets_which() {
+    let mut cluster = Cluster::new();
+    let text =
+        "conflict topic config setting min.compaction.lag.ms (9) > max.compaction.lag.ms (8)".to_owned();
+    let lag = |name: &str, value: &str| (format!("{name}.compaction.lag.ms"), Some(value.to_owned()));
+    let both = vec![lag("min", "9"), lag("max", "8")];
+    assert_eq!(cluster.create(NewTopic { configs: both, ..new_topic("orders") }), (40, text.clone()));
+    let min = vec![lag("min", "9"), ("cleanup.policy".to_owned(), Some("compact".to_owned()))];
+    assert_eq!(cluster.create(NewTopic { configs: min, ..new_topic("orders") }).0, 0);
+    let of_broker = cluster.alter(each(4, "", vec![set("log.cleaner.max.compaction.lag.ms", "8")]));
+    assert_eq!(of_broker.0, 0);
+    let altered = cluster.alter(each(TOPIC, "orders", vec![set("segment.bytes", "1048576")]));
+    assert_eq!(altered, (40, text));
+    let image = cluster.machine.image();
+    let config = image.topic("orders").map(|topic| topic.config.clone()).expect("it was made");
+    assert_eq!(config.segment_ms, 8, "a segment is closed when its records must be compacted");
+    assert_eq!(config.compaction.map(|found| (found.min_lag_ms, found.max_lag_ms)), Some((9, 8)));
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(super) async fn check(
         now_ms: core.io.wall_now_ms(),
         timestamp_before_max_ms: topic.config.timestamp_before_ms_max,
         timestamp_after_max_ms: topic.config.timestamp_after_ms_max,
-        compacted: false,
+        compacted: topic.config.cleanup.compact,
     };
     let summary;
     (bytes, summary) = validate(core, bytes, limits).await?;
