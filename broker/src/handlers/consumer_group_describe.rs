@@ -58,7 +58,11 @@ pub(super) async fn handle(
         }
     };
     info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
-    let outcomes = outcomes(&repeated, described);
+    let described = described.into_iter().zip(&groups).map(|(found, name)| match *name {
+        "" => Err(ErrorCode::InvalidGroupId),
+        _ => found,
+    });
+    let outcomes = outcomes(&repeated, described.collect());
     let error = outcomes.iter().find_map(|outcome| outcome.as_ref().err().map(|(error, _)| *error));
     let response = response(&asked, &outcomes);
     Ok(reply(info, error.unwrap_or(ErrorCode::None), 512, |writer, version| response.encode(writer, version)))
@@ -112,7 +116,8 @@ fn found(group: &DescribedConsumerGroup) -> consumer_group_describe::DescribedGr
         client_id: &member.client_id,
         client_host: &member.client_host,
         subscribed_topic_names: member.names.iter().map(|name| &**name).collect(),
-        subscribed_topic_regex: member.regex.as_deref(),
+        // Empty for none, as Kafka tells it.
+        subscribed_topic_regex: Some(member.regex.as_deref().unwrap_or_default()),
         assignment: assignment(&member.assigned),
         target_assignment: assignment(&member.target),
         member_type: if member.speaks_classic { CLASSIC_MEMBER } else { CONSUMER_MEMBER },
@@ -191,6 +196,7 @@ mod tests {
             assert_eq!(group.authorized_operations, GROUP_OPERATIONS);
             let member = &group.members[0];
             assert_eq!((member.member_epoch, member.subscribed_topic_names[0]), (4, "orders"));
+            assert_eq!(member.subscribed_topic_regex, Some(""));
             assert_eq!(
                 member.target_assignment.topic_partitions[0].partitions.iter().collect::<Vec<_>>(),
                 [0, 1]
