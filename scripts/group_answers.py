@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Requests of classic consumer groups: our answers beside those of Apache Kafka, in every version. Codes and values are compared;
+"""Requests of consumer groups of both protocols: our answers beside those of Apache Kafka, in every version. Codes and values are compared;
 of texts only whether there is one.
 
   group_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
@@ -19,6 +19,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "clients"))
 import brokers  # noqa: E402
+import consumer_answers  # noqa: E402
 import group_wire  # noqa: E402
 import wire  # noqa: E402
 from group_wire import (  # noqa: E402
@@ -36,6 +37,8 @@ MEMBER = re.compile(r"^(.*)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|^(.*)-[A-
 KNOWN = {
     "coordinator of a transaction": "transactions are not built",
     "coordinator of a share group": "share groups are not built",
+    "describe no consumers": "an assignment to nobody is not counted",
+    "describe without the static consumer": "an assignment to nobody is not counted",
 }
 
 
@@ -437,7 +440,7 @@ def cases(address):
         wire.create_and_wait(address, {TOPIC: 2, OTHER: 2})
         yield from before_the_topic(session, peer)
         fixed = ["g", "h", "", "unknown", "refused", "wrong", "two", "static", "connect", "kept", "negative"]
-        wait_until_ready(session, peer, fixed + [f"{kind}-{version}" for kind in ("single", "offsets") for version in range(11)])
+        wait_until_ready(session, peer, fixed + consumer_answers.GROUPS + [f"{kind}-{version}" for kind in ("single", "offsets") for version in range(11)])
         yield from coordinators(session, peer)
         yield from refused_joins(session, peer)
         yield from single_members(session, peer)
@@ -445,6 +448,7 @@ def cases(address):
         yield from rebalances(session, peer)
         yield from static_members(session, peer)
         yield from offsets(session, peer)
+        yield from consumer_answers.cases(session, peer, TOPIC, OTHER)
     finally:
         session.close()
 

@@ -6,7 +6,7 @@ import time
 import group_wire
 import wire
 from group_wire import (
-    APIS, DELETE_GROUPS, DESCRIBE_GROUPS, FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, LIST_GROUPS, OFFSET_COMMIT,
+    APIS, CONSUMER_DESCRIBE, CONSUMER_HEARTBEAT, DELETE_GROUPS, DESCRIBE_GROUPS, FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, LIST_GROUPS, OFFSET_COMMIT,
     OFFSET_DELETE, OFFSET_FETCH, SYNC_GROUP,
 )
 
@@ -15,7 +15,7 @@ from bad_input.context import case, INT32_MAX, INT64_MAX, INT64_MIN, MIB, Others
 GROUPS_MAX, OFFSETS_MAX = 10_000, 200_000
 ODD_NAMES = ["", "a b", "\0", "\x1b[2J", "..", "../../etc", "ü" * 100, "n" * 16_384, "n" * 32_000]
 # Retriable: the broker has no room for more, or the group's partition is not read yet.
-LOADING, NO_ROOM, NOT_COORDINATOR = 14, 15, 16
+LOADING, NO_ROOM, NOT_COORDINATOR = NOT_READY = 14, 15, 16
 
 
 def peer_of(context, group="bad-inputs"):
@@ -154,6 +154,7 @@ def many_names(context):
         "FindCoordinator": group_wire.frame(FIND_COORDINATOR, 4, {"keys": names}),
         "DescribeGroups": group_wire.frame(DESCRIBE_GROUPS, 5, {"groups": names}),
         "DeleteGroups": group_wire.frame(DELETE_GROUPS, 2, {"groups": names}),
+        "ConsumerGroupDescribe": group_wire.frame(CONSUMER_DESCRIBE, 1, {"groups": names}),
         "OffsetFetch": group_wire.frame(OFFSET_FETCH, 8, {"groups": [{"group": "", "topics": None}] * (GROUPS_MAX + 1)}),
     }.items():
         context.closes(frame, f"{what} of {GROUPS_MAX + 1} groups")
@@ -180,3 +181,47 @@ def asked_again(context):
         answer = peer.receive_frame()
         if len(answer) > 2 * MIB:
             raise Unexpected(f"DescribeGroups of one group: an answer of {len(answer)} bytes")
+
+
+def consumer(group, member="m", **more):
+    return {"group": group, "member": member, "epoch": 0, "rebalance_timeout_ms": 30_000, "names": [TOPIC], "owned": [], **more}
+
+
+@case("73 members of consumer groups that ask for too much", memory_mib=96, kafka="takes longer names and any number of topics")
+def bad_consumers(context):
+    with peer_of(context, "consumers") as peer:
+        def beat(**fields):
+            return peer.ask(CONSUMER_HEARTBEAT, 1, **fields)["error"]
+
+        for name in ODD_NAMES:
+            for field in ("group", "member", "instance", "rack", "assignor"):
+                allowed = {42, 112} if field == "assignor" or not name else {0, 24, 42, *NOT_READY}
+                expect(beat(**{**consumer("odd"), "epoch": 0, field: name}), allowed, f"{field} {name[:20]!r}")
+                expect(beat(**{**consumer("odd"), "epoch": INT32_MAX, field: name}), {24, 25, 42, 69, 110, 112, *NOT_READY}, f"{field} {name[:20]!r} in a late epoch")
+        for epoch in (-3, -(2**31)):
+            expect(beat(**consumer("consumers", epoch=epoch)), {42}, f"epoch {epoch}")
+        many = [f"topic-{number}" for number in range(200_000)]
+        expect(beat(**consumer("consumers", names=many)), {42}, "200,000 topics")
+        expect(beat(**consumer("consumers", names=["t" * 30_000])), {0}, "a topic's name of 30,000 bytes")
+        for text in ("(" * 30_000, "((a{1000}){1000}){1000}", "(a*)*" * 5_000, "a" * 30_000, "\\p{L}" * 5_000, "[" * 1000, "(?=a)", "\0\x1b[2J"):
+            expect(beat(**consumer("consumers", names=None, regex=text)), {0, 42, 128}, f"expression {text[:20]!r}")
+        part = {"id": os.urandom(16), "partitions": list(range(100_000))}
+        expect(beat(**consumer("consumers", "nobody", epoch=1, owned=[part] * 2)), {25, 69}, "200,000 partitions of an unknown member")
+        joined = peer.ask(CONSUMER_HEARTBEAT, 1, **consumer("owners"))
+        expect(joined["error"], {0}, "join")
+        negative = {"id": bytes(16), "partitions": [-1, INT32_MAX, -(2**31), 0, 0]}
+        expect(beat(**consumer("owners", epoch=joined["epoch"], owned=[part, negative, negative])), {0}, "partitions that nobody gave")
+        expect(beat(**consumer("owners", epoch=joined["epoch"], owned=[])), {0}, "a heartbeat after it")
+
+
+@case("74 members of consumer groups that are never seen again", memory_mib=64)
+def gone_consumers(context):
+    with Others(context.address), peer_of(context, "gone") as peer:
+        for number in range(200):
+            gone = group_wire.Peer(context.address)
+            gone.post(CONSUMER_HEARTBEAT, 1, **consumer("gone" if number % 2 else f"gone-{number}", f"member-{number}", names=[TOPIC] * 20))
+            # Half of them say goodbye, half are just gone, while the assignment is computed.
+            if number % 4 < 2:
+                gone.socket.setsockopt(wire.socket.SOL_SOCKET, wire.socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.close()
+        expect(peer.ask(CONSUMER_DESCRIBE, 1, groups=["gone"])["groups"][0]["error"], {0, 69}, "describe")

@@ -2,7 +2,8 @@
 from the Rust codec, so that one cannot hide an error of the other. Standard library only.
 
 A field is (name, type, versions): types are b i8, h i16, i i32, q i64, ? bool, s string or null, B bytes or null, u uuid, and a list
-of fields for an array of structures, or a type in a list for an array of values. Versions are "3+", "0-2" or "" for all."""
+of fields for an array of structures, or a type in a list for an array of values; ('?', fields) is one structure or null, ('=', fields) one
+structure. Versions are "3+", "0-2" or "" for all."""
 import base64
 import struct
 
@@ -10,12 +11,17 @@ import wire
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = range(8, 15)
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 15, 16, 42, 47
+CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE = 68, 69
 
 _THROTTLE = ("throttle", "i")
 
 
 def _offsets(named):
     return [named, ("partitions", [("index", "i", ""), ("offset", "q", ""), ("epoch", "i", "5+"), ("metadata", "s", ""), ("error", "h", "")], "")]
+
+
+def _assigned(named):
+    return [("topics", [("id", "u", ""), *named, ("partitions", ["i"], "")], "")]
 
 
 # API: (first flexible version, newest version, fields of the request, fields of the response).
@@ -61,9 +67,25 @@ APIS = {
         ("error", "h", ""), (*_THROTTLE, ""), ("topics", [("name", "s", ""), ("partitions", [("index", "i", ""), ("error", "h", "")], "")], "")]),
 }
 
+APIS[CONSUMER_HEARTBEAT] = (0, 1, [
+    ("group", "s", ""), ("member", "s", ""), ("epoch", "i", ""), ("instance", "s", ""), ("rack", "s", ""), ("rebalance_timeout_ms", "i", ""),
+    ("names", ["s"], ""), ("regex", "s", "1+"), ("assignor", "s", ""), ("owned", [("id", "u", ""), ("partitions", ["i"], "")], "")], [
+    (*_THROTTLE, ""), ("error", "h", ""), ("message", "s", ""), ("member", "s", ""), ("epoch", "i", ""), ("interval_ms", "i", ""),
+    ("assignment", ("?", _assigned([])), "")])
+APIS[CONSUMER_DESCRIBE] = (0, 1, [("groups", ["s"], ""), ("operations", "?", "")], [
+    (*_THROTTLE, ""), ("groups", [
+        ("error", "h", ""), ("message", "s", ""), ("group", "s", ""), ("state", "s", ""), ("epoch", "i", ""), ("assignment_epoch", "i", ""),
+        ("assignor", "s", ""),
+        ("members", [
+            ("member", "s", ""), ("instance", "s", ""), ("rack", "s", ""), ("epoch", "i", ""), ("client", "s", ""), ("host", "s", ""),
+            ("names", ["s"], ""), ("regex", "s", ""), ("assignment", ("=", _assigned([("name", "s", "")])), ""),
+            ("target", ("=", _assigned([("name", "s", "")])), ""), ("type", "b", "1+")], ""),
+        ("operations", "i", "")], "")])
+
 # What a field is where a request does not say.
 DEFAULTS = {"b": 0, "h": 0, "i": 0, "q": 0, "?": False, "s": "", "B": b"", "u": bytes(16)}
-NAMED_DEFAULTS = {"rebalance_timeout_ms": -1, "epoch": -1, "retention_ms": -1, "member_epoch": -1, "instance": None, "reason": None}
+NAMED_DEFAULTS = {"rebalance_timeout_ms": -1, "epoch": -1, "retention_ms": -1, "member_epoch": -1, "instance": None, "reason": None,
+                  "rack": None, "names": None, "regex": None, "assignor": None, "owned": None}
 
 
 def _has(versions, version):
@@ -110,7 +132,7 @@ class _Writer:
         assert not unknown, unknown
         for name, kind, versions in fields:
             if _has(versions, self.version):
-                default = [] if isinstance(kind, list) else NAMED_DEFAULTS.get(name, DEFAULTS.get(kind))
+                default = NAMED_DEFAULTS.get(name, [] if isinstance(kind, list) else DEFAULTS.get(kind))
                 self.field(kind, values.get(name, default))
         if self.flexible:
             self.out += b"\0"
@@ -150,6 +172,9 @@ class _Reader(wire.Reader):
         return self.take(">" + kind)
 
     def field(self, kind):
+        if isinstance(kind, tuple):
+            form, fields = kind
+            return None if form == "?" and self.take(">b") < 0 else self.fields(fields)
         if not isinstance(kind, list):
             return self.value(kind)
         count = self.length(">i")
