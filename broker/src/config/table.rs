@@ -31,7 +31,6 @@ const fn dynamic(key: Key) -> Key {
     Key { update: Update::Runtime, ..key }
 }
 
-/// Of a `group.consumer.*.ms`.
 const fn consumer_bound(name: &'static str, minimum: i64, default: &'static str) -> Key {
     let doc = "The key without `min` or `max` in its name may be no less, or no more.";
     built(name, milliseconds(minimum, I32_MAX), default, doc)
