@@ -30,9 +30,11 @@ use ringlog_protocol::messages::produce::{
 use ringlog_protocol::records::batch::{BatchHeader, seal, set_base_offset};
 use ringlog_protocol::wire::{EncodeError, Piece, Reader, Records, Writer};
 
+use super::fake_groups;
+
 pub const TOPIC: &str = "fake";
 const TOPIC_ID: TopicId = TopicId([7; 16]);
-const NODE_ID: i32 = 1;
+pub const NODE_ID: i32 = 1;
 
 /// What goes wrong, once for each entry, in order of requests of the API it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,7 +245,10 @@ fn body(
         ApiKey::CreateTopics => create_topics(version, writer)?,
         ApiKey::Fetch => fetch(state, version, reader, mischief, writer)?,
         ApiKey::ListOffsets => list_offsets(state, version, reader, writer)?,
-        other => panic!("the fake does not serve {other}"),
+        other => match fake_groups::body(state.address, header, writer) {
+            Some(written) => written?,
+            None => panic!("the fake does not serve {other}"),
+        },
     }
     Ok(true)
 }

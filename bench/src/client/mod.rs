@@ -27,6 +27,8 @@ pub mod wait;
 #[cfg(test)]
 pub(crate) mod fake_broker;
 #[cfg(test)]
+mod fake_groups;
+#[cfg(test)]
 mod tests;
 
 pub use cluster::{Client, ClientConfig};

@@ -17,6 +17,7 @@ use super::address::parse_bootstrap;
 use super::admin::OffsetQuery;
 use super::error::ConnectionFault;
 use super::fake_broker::{FakeBroker, FakeConfig, Mischief, TOPIC};
+use super::fake_groups::{GROUP, OFFSET};
 use super::producer::{Acks, Delivered, OutBatch, Producer, ProducerConfig};
 use super::reader::{Reader, ReaderOptions, RecordSink};
 use super::{Client, ClientConfig, ClientError};
@@ -60,6 +61,37 @@ fn every_served_version_is_spoken() {
         |api| if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 12 } else { 4 },
     ] {
         first_contact(FakeConfig { version_max, ..FakeConfig::default() }).expect("the versions overlap");
+    }
+}
+
+#[test]
+fn groups_are_asked_for_in_the_versions_of_old_and_new_brokers() {
+    for version_max in [
+        (|api| api.api().served.map_or(0, |served| served.versions.max)) as fn(ApiKey) -> i16,
+        // The first versions of each: of one group, one key, and without states. The first OffsetFetch cannot ask for all.
+        |api| match api {
+            ApiKey::FindCoordinator | ApiKey::ListGroups | ApiKey::DescribeGroups | ApiKey::DeleteGroups => 0,
+            ApiKey::OffsetFetch => 2,
+            api => api.api().served.map_or(0, |served| served.versions.max),
+        },
+        // Those before several groups and keys a request.
+        |api| match api {
+            ApiKey::FindCoordinator => 3,
+            api => api.api().served.map_or(0, |served| served.versions.max.min(7)),
+        },
+    ] {
+        run(|io| async move {
+            let broker = FakeBroker::start(&io, FakeConfig { version_max, ..FakeConfig::default() });
+            let client = Client::connect(&io, client_config(&broker)).await.expect("the versions overlap");
+            let listed = client.groups().await.expect("a list");
+            assert_eq!((listed.len(), listed[0].id.as_str()), (1, GROUP));
+            let described = client.describe_group(GROUP).await.expect("a classic group");
+            assert_eq!((described.state.as_str(), described.kind), ("Stable", "classic"));
+            assert_eq!(described.members[0].assignment, [(TOPIC.to_owned(), 0)]);
+            let offsets = client.group_offsets(GROUP).await.expect("an offset");
+            assert_eq!(offsets[&(TOPIC.to_owned(), 0)].offset, OFFSET);
+            client.delete_group(GROUP).await.expect("it may");
+        });
     }
 }
 
