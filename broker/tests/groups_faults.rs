@@ -169,7 +169,8 @@ fn three_hundred_abandoned_groups_go_by_themselves_and_others_are_served_meanwhi
                 let group = format!("abandoned-{number}");
                 let mut member = Member::connect(&io, host, &group).await.expect("it serves");
                 // Some go before they ask for their assignment, the others once they own something.
-                let result = if number % 3 == 0 { member.join().await } else { member.own().await.map(drop) };
+                let result =
+                    if number.is_multiple_of(3) { member.join().await } else { member.own().await.map(drop) };
                 result.expect("it joins");
             })
         };
