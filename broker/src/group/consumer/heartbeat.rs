@@ -371,6 +371,10 @@ impl ConsumerGroup {
 
     /// A static member goes and will come back before its session is over: it is to have what it has, but gives up what it must.
     fn leave_for_a_while(&mut self, desk: &mut Desk<'_>, member: &MemberId) {
+        // Joins from before it left must not lead it on: it would be asked for partitions while it is away.
+        for waiting in self.take_waiting(member, |_| true) {
+            self.refuse_waiting(waiting, member, ErrorCode::FencedMemberEpoch);
+        }
         let left = Current {
             epoch: LEAVES_FOR_A_WHILE,
             standing: Standing::Stable,

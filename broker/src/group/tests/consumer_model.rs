@@ -45,6 +45,17 @@ struct Client {
     silent: bool,
 }
 
+impl Client {
+    /// Before it takes what it was told to have, what it said in this epoch when it had less is not on its way any more. To a coordinator
+    /// that asks for one of those partitions back it would read as the answer, and nothing in the protocol (KIP-848) tells the two apart.
+    fn forget_copies(&mut self) {
+        let Some(told) = &self.told else { return };
+        let says_less = |owned: &Vec<TopicPartition>| told.iter().any(|at| !owned.contains(at));
+        let epoch = self.epoch;
+        self.copies.retain(|copy| copy.epoch != epoch || !copy.owned.as_ref().is_some_and(says_less));
+    }
+}
+
 struct World {
     desk: Desk,
     random: Random,
@@ -271,7 +282,14 @@ impl World {
         let client = &mut self.clients[index];
         assert!(reply.epoch >= client.epoch.max(1), "epoch {} after {}", reply.epoch, client.epoch);
         client.epoch = reply.epoch;
-        let Some(assignment) = reply.assignment else { return };
+        if let Some(assignment) = reply.assignment {
+            self.hear_assignment(index, assignment);
+        }
+        self.clients[index].forget_copies();
+    }
+
+    fn hear_assignment(&mut self, index: usize, assignment: Vec<TopicPartition>) {
+        let client = &mut self.clients[index];
         let (names, regex) = WISHES[client.wishes];
         if regex.is_empty() && !client.says_all && !client.misunderstood {
             let wanted: BTreeSet<_> = names.iter().map(|name| topic_id(name)).collect();
@@ -330,8 +348,13 @@ impl World {
         // A clock that was set back makes those who crashed stay for longer.
         let mut rounds_at_rest = 0;
         for _ in 0..1_000 {
-            let state = self.desk.machine.describe_consumers(GROUP).map(|group| group.state);
-            let rests = state == Ok("Stable") && self.clients.iter().all(|client| client.epoch > 0);
+            // Those who crashed are out of it, too.
+            let is_whole = self
+                .desk
+                .machine
+                .describe_consumers(GROUP)
+                .is_ok_and(|group| group.state == "Stable" && group.members.len() == self.clients.len());
+            let rests = is_whole && self.clients.iter().all(|client| client.epoch > 0);
             rounds_at_rest = if rests { rounds_at_rest + 1 } else { 0 };
             // Answers are still lost: everyone hears of its part within some rounds.
             if rounds_at_rest > 30 {

@@ -109,3 +109,21 @@ fn one_that_is_replaced_while_an_assignment_is_computed_keeps_its_part() {
     assert_eq!((third.epoch, third.assignment.map(|given| given.len())), (3, Some(0)));
     assert_eq!(again.assignment.map(|given| given.len()), Some(2));
 }
+
+#[test]
+fn a_join_from_before_it_left_for_a_while_does_not_lead_it_on() {
+    let mut desk = Desk::new();
+    pair(&mut desk);
+    desk.slow_computing = true;
+    desk.pass(1_000);
+    let third = desk.send(joining("three"));
+    let join = desk.send(joining_as("one", "left"));
+    desk.is_waiting(join);
+    desk.beat(as_instance(beating("one", -2), "left"));
+    assert_eq!(desk.heard(join).error, ErrorCode::FencedMemberEpoch);
+    desk.compute_one();
+    assert_eq!(desk.heard(third).epoch, 3);
+    // The time to give partitions up is 30 seconds here, its session 45.
+    desk.pass(40_000);
+    assert_eq!(desk.told(joining_as("again", "left")).0, 3);
+}
