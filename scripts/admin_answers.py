@@ -47,7 +47,7 @@ KNOWN = {
     "broker: topic's key": "the same",
     "logger: ": "loggers are no resource here",
     "metrics: ": "client metrics are no resource here",
-    "group: ": "groups are no resource here yet",
+    "group, not built: ": "share and streams groups are not built, and assignments are always computed beside the coordinator",
     "epochs, negative": "Kafka finds an end for an epoch below -1",
     "epochs": "a first term is 1 here, and 0 there",
 }
@@ -295,8 +295,7 @@ def cases(address, texts=False, settles=0.0):
         yield "logger: replace", swap(("kafka", "WARN"), kind=BROKER_LOGGER, name="1")
         yield "metrics: describe", show(kind=CLIENT_METRICS, name="nobody")
         yield "metrics: change", change(("no.such", SET, "1"), kind=CLIENT_METRICS, name="nobody")
-        yield "group: describe", show("consumer.session.timeout.ms", kind=GROUP, name="nobody")
-        yield "group: change", change(("no.such", SET, "1"), kind=GROUP, name="nobody")
+        yield from group_cases(change, swap, show)
         for kind in (0, 1, 3, 64, -5):
             yield f"describe resource of type {kind}", describe_or_error(address, kind, NAME)
             yield f"change resource of type {kind}", change_or_error(address, kind, NAME)
@@ -382,10 +381,44 @@ def tool(address, name, *arguments):
     return done.stdout + done.stderr
 
 
+def group_cases(change, swap, show):
+    group = {"kind": GROUP, "name": "nobody"}
+    session, heartbeat, assignment = (
+        "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms")
+    shown = (session, heartbeat, assignment)
+    yield "group: describe", show(*shown, **group)
+    yield "group: describe without a name", show(session, kind=GROUP, name="")
+    yield "group: unknown key asked", show("no.such", **group)
+    yield "group: set", change((heartbeat, SET, " 7000 "), (session, SET, "50000"), **group)
+    yield "group: set, described", show(*shown, **group)
+    for name, key, value in [
+        ("unknown key", "no.such", "1"), ("no number", heartbeat, "soon"), ("empty", heartbeat, ""), ("too short", heartbeat, "4999"),
+        ("too long", heartbeat, "15001"), ("session too short", session, "44999"), ("session too long", session, "60001"),
+        ("assignment too long", assignment, "15001"), ("assignment below 0", assignment, "-1"), ("at a bound", heartbeat, "15000"),
+        ("assignment", assignment, "0"),
+    ]:
+        yield f"group: {name}", change((key, SET, value), **group)
+    yield "group: append", change((heartbeat, APPEND, "1"), **group)
+    yield "group: null value", change((heartbeat, SET, None), **group)
+    yield "group: without a name", change((heartbeat, SET, "7000"), kind=GROUP, name="")
+    yield "group: one bad of two", change((heartbeat, SET, "8000"), (session, SET, "1"), **group)
+    yield "group: validate only", change((heartbeat, SET, "8000"), validate_only=True, **group)
+    yield "group: changed, described", show(*shown, **group)
+    yield "group: delete", change((heartbeat, DELETE, None), ("no.such", DELETE, None), **group)
+    yield "group: delete, described", show(*shown, **group)
+    yield "group: replace", swap((assignment, "2000"), **group)
+    yield "group: replace, described", show(*shown, **group)
+    yield "group: replace by nothing", swap(**group)
+    yield "group: replace by nothing, described", show(*shown, **group)
+    yield "group, not built: share", change(("share.heartbeat.interval.ms", SET, "6000"), **group)
+    yield "group, not built: offload", change(("consumer.assignor.offload.enable", SET, "false"), **group)
+
+
 def tool_cases(address):
     """Yields (name, what is wrong or None): kafka-configs.sh and kafka-metadata-quorum.sh do their work against ours."""
     topic = ["--entity-type", "topics", "--entity-name", NAME]
     broker = ["--entity-type", "brokers", "--entity-name", "1"]
+    group = ["--entity-type", "groups", "--entity-name", "readers"]
     for name, wanted, command in [
         ("configs: set", "Completed updating config", ["ConfigCommand", "--alter", *topic, "--add-config", "retention.ms=60000,segment.ms=7"]),
         ("configs: describe", "retention.ms=60000", ["ConfigCommand", "--describe", *topic]),
@@ -396,10 +429,15 @@ def tool_cases(address):
         ("configs: describe of a broker", "log.retention.ms=60000", ["ConfigCommand", "--describe", *broker]),
         ("configs: read-only of a broker", "Cannot update these configs dynamically", [
             "ConfigCommand", "--alter", *broker, "--add-config", "node.id=3"]),
+        ("configs: set of a group", "Completed updating config", [
+            "ConfigCommand", "--alter", *group, "--add-config", "consumer.heartbeat.interval.ms=7000"]),
+        ("configs: describe of a group", "consumer.heartbeat.interval.ms=7000", ["ConfigCommand", "--describe", *group]),
+        ("configs: delete of a group", "Completed updating config", [
+            "ConfigCommand", "--alter", *group, "--delete-config", "consumer.heartbeat.interval.ms"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
         ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),
-        ("features: upgrade", "was upgraded to 2", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=2"]),
+        ("features: upgrade", "was upgraded to 3", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=3"]),
         ("features: downgrade", "Refusing to perform the requested downgrade", [
             "FeatureCommand", "downgrade", "--feature", f"{feature_answers.FORMATS[1]}=1"]),
     ]:

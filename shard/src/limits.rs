@@ -394,6 +394,10 @@ pub const REPLICA_COPY_TRIES: u32 = 3;
 /// group at every start fills this until its groups expire, and harms no group that exists.
 pub const GROUPS_PER_CORE_MAX: usize = 20_000;
 
+/// Groups with configs of their own (GROUP resources), in the metadata of the whole cluster: at a short name each is some 300 bytes of it
+/// on each node. A change of one copies the table of all, a millisecond.
+pub const GROUPS_WITH_CONFIGS_MAX: usize = 10_000;
+
 /// Members of one group: each join of a rebalance is answered with all of them, and a record holds what all said and were assigned.
 pub const GROUP_MEMBERS_MAX: usize = 10_000;
 

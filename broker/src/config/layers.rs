@@ -25,6 +25,8 @@ pub enum ConfigSource {
     Static = 4,
     /// DEFAULT_CONFIG.
     Default = 5,
+    /// GROUP_CONFIG: set on the group.
+    Group = 8,
 }
 
 /// Kafka's `ConfigType`, as DescribeConfigs reports it.

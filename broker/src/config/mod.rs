@@ -2,11 +2,12 @@
 //! Nothing here looks at the machine except `load_from_process`, which reads what the other functions are given.
 //!
 //! Reading order: [`keys`] and `table`, [`properties`], [`environment`], [`value`], [`mod@load`], [`typed`]; then what
-//! changes at run time: [`dynamic`], [`layers`].
+//! changes at run time: [`dynamic`], [`layers`], [`group_configs`].
 
 pub mod dynamic;
 pub mod environment;
 pub mod error;
+pub mod group_configs;
 pub mod groups;
 pub mod keys;
 pub mod layers;

@@ -5,18 +5,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ringlog_flat::metadata::{Configs, NodeConfigsRecord, Record, TopicConfigsRecord};
+use ringlog_flat::metadata::{Configs, GroupConfigsRecord, NodeConfigsRecord, Record, TopicConfigsRecord};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::NodeId;
-use ringlog_shard::limits::{CONFIG_RESOURCES_PER_REQUEST_MAX, MACHINE_PROPOSAL_BYTES_MAX};
+use ringlog_shard::limits::{
+    CONFIG_RESOURCES_PER_REQUEST_MAX, GROUP_TEXT_BYTES_MAX, GROUPS_WITH_CONFIGS_MAX,
+    MACHINE_PROPOSAL_BYTES_MAX,
+};
 use ringlog_shard::state_machine::Outcome;
 
 use super::create_topics::{check_config, check_together};
+use super::features::{FORMAT, FORMAT_WITH_GROUP_CONFIGS};
 use super::image::TopicImage;
 use super::machine::MetadataMachine;
 use super::names::check_topic_name;
 use super::request::{AlterConfigs, AlteredResource, ConfigChange, ConfigStep, ControllerReply, Refusal};
 use crate::config::dynamic::{self, DynamicConfigError};
+use crate::config::group_configs::{self, GroupConfigError};
 use crate::config::layers::Overrides;
 use crate::topic_config::{self, Kind, quoted};
 
@@ -33,7 +38,6 @@ pub mod resource {
         match kind {
             BROKER_LOGGER => Some("BROKER_LOGGER"),
             CLIENT_METRICS => Some("CLIENT_METRICS"),
-            GROUP => Some("GROUP"),
             _ => None,
         }
     }
@@ -49,6 +53,7 @@ enum Target<'a> {
     Topic(&'a Arc<TopicImage>),
     /// `None` = every node.
     Node(Option<NodeId>),
+    Group(&'a str),
 }
 
 impl MetadataMachine {
@@ -61,7 +66,7 @@ impl MetadataMachine {
         for resource in &resources {
             *counts.entry((resource.kind, &resource.name)).or_default() += 1;
         }
-        let (mut records, mut bytes) = (Vec::new(), 0);
+        let (mut records, mut bytes, mut new_groups) = (Vec::new(), 0, 0);
         let results = resources
             .iter()
             .map(|resource| {
@@ -73,6 +78,14 @@ impl MetadataMachine {
                     return Err(invalid(
                         "These changes do not fit one change of the metadata: split the request.",
                     ));
+                }
+                if resource.kind == resource::GROUP && self.image.group_configs(&resource.name).is_empty() {
+                    if self.image.group_configs.len() + new_groups >= GROUPS_WITH_CONFIGS_MAX {
+                        return Err(invalid(format!(
+                            "{GROUPS_WITH_CONFIGS_MAX} groups have configs of their own, as many as may."
+                        )));
+                    }
+                    new_groups += 1;
                 }
                 bytes += record.len();
                 records.push(record);
@@ -93,13 +106,18 @@ impl MetadataMachine {
             Target::Topic(topic) => &topic.overrides,
             Target::Node(None) => self.image.cluster_configs(),
             Target::Node(Some(node)) => self.image.node_configs(*node),
+            Target::Group(group) => self.image.group_configs(group),
         };
         let changed = self.changed(&target, current, &resource.change)?;
         if changed == *current {
             return Ok(None);
         }
-        if let Target::Topic(_) = target {
-            check_together(&self.runtime().topics, &changed)?;
+        match target {
+            Target::Topic(_) => check_together(&self.runtime().topics, &changed)?,
+            Target::Group(_) => {
+                group_configs::check_together(&self.layers(), &changed).map_err(refused_of_group)?;
+            }
+            Target::Node(_) => {}
         }
         let configs: Configs =
             changed.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -108,11 +126,14 @@ impl MetadataMachine {
             Target::Node(node) => {
                 Record::NodeConfigs(NodeConfigsRecord { node: node.map(|node| node.0), configs })
             }
+            Target::Group(group) => {
+                Record::GroupConfigs(GroupConfigsRecord { group: group.to_owned(), configs })
+            }
         };
         Ok(Some(record.encode()))
     }
 
-    fn target(&self, resource: &AlteredResource) -> Result<Target<'_>, Refusal> {
+    fn target<'a>(&'a self, resource: &'a AlteredResource) -> Result<Target<'a>, Refusal> {
         let name = resource.name.as_str();
         match resource.kind {
             resource::TOPIC if name.is_empty() => Err(invalid("Default topic resources are not allowed.")),
@@ -125,8 +146,31 @@ impl MetadataMachine {
                 })
             }
             resource::BROKER => node_of(name, self.settings.node_id).map(Target::Node),
+            resource::GROUP => self.group_of(name).map(Target::Group),
             kind => Err(unserved(kind)),
         }
+    }
+
+    /// The group that a GROUP resource names, whether there is one or not, as in Kafka.
+    fn group_of<'a>(&self, name: &'a str) -> Result<&'a str, Refusal> {
+        if name.is_empty() {
+            return Err(invalid("Default group resources are not allowed."));
+        }
+        if name.len() > GROUP_TEXT_BYTES_MAX {
+            return Err(invalid(format!(
+                "The name of the group is {} bytes long and may be {GROUP_TEXT_BYTES_MAX}.",
+                name.len()
+            )));
+        }
+        let level = self.image.features.level(FORMAT);
+        if level < FORMAT_WITH_GROUP_CONFIGS {
+            let text = format!(
+                "Configs of groups need {FORMAT} {FORMAT_WITH_GROUP_CONFIGS} and the cluster runs {level}; \
+                 `ringlog cluster features upgrade` raises it."
+            );
+            return Err(Refusal::new(ErrorCode::UnsupportedVersion, text));
+        }
+        Ok(name)
     }
 
     fn changed(
@@ -184,6 +228,7 @@ impl MetadataMachine {
         match target {
             Target::Topic(_) => drop(check_config(key, Some(value), &self.settings.bounds)?),
             Target::Node(_) => dynamic::check(key, value, &self.settings.bounds).map_err(refused)?,
+            Target::Group(_) => group_configs::check(key, value).map_err(refused_of_group)?,
         }
         configs.insert(Arc::from(key), Arc::from(value.trim()));
         Ok(())
@@ -269,9 +314,9 @@ pub fn node_of(name: &str, me: NodeId) -> Result<Option<NodeId>, Refusal> {
 /// A resource that has no configs here.
 pub fn unserved(kind: i8) -> Refusal {
     match resource::unserved_name(kind) {
-        Some(name) => {
-            invalid(format!("Configs of {name} resources are not built yet; TOPIC and BROKER have some."))
-        }
+        Some(name) => invalid(format!(
+            "Configs of {name} resources are not built yet; TOPIC, BROKER and GROUP have some."
+        )),
         None => invalid(format!("Unknown resource type {kind}")),
     }
 }
@@ -298,6 +343,10 @@ fn refused(error: DynamicConfigError) -> Refusal {
         DynamicConfigError::Fixed { .. } | DynamicConfigError::Invalid { .. } => ErrorCode::InvalidRequest,
     };
     Refusal::new(code, error.to_string())
+}
+
+fn refused_of_group(error: GroupConfigError) -> Refusal {
+    Refusal::new(ErrorCode::InvalidConfig, error.to_string())
 }
 
 fn invalid(text: impl Into<String>) -> Refusal {

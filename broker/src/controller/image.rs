@@ -15,6 +15,7 @@ use super::names::is_topic_name;
 use crate::config::dynamic::RuntimeSettings;
 use crate::config::layers::{Layers, Overrides};
 use crate::config::typed::EffectiveSetting;
+use crate::group::{GroupId, GroupOverrides};
 use crate::topic_config::TopicConfig;
 
 /// One topic. Cluster view, but for `config`, which holds this node's defaults.
@@ -52,11 +53,15 @@ pub struct MetadataImage {
     pub(super) cluster_configs: Arc<Overrides>,
     /// What was set at run time on single nodes; none is empty.
     pub(super) node_configs: BTreeMap<NodeId, Arc<Overrides>>,
+    /// What was set on single groups; none is empty.
+    pub(super) group_configs: Arc<BTreeMap<GroupId, Arc<Overrides>>>,
+    /// What `group_configs` come to on the node that made this image.
+    pub(super) group_overrides: Arc<BTreeMap<GroupId, GroupOverrides>>,
     /// What the node that made this image works by; `None` before the machine's first one.
     pub(super) runtime: Option<Arc<RuntimeSettings>>,
 }
 
-/// Of a node without settings of its own.
+/// Of a node or group without settings of its own.
 static NO_OVERRIDES: Overrides = Overrides::new();
 
 impl TopicImage {
@@ -149,6 +154,16 @@ impl MetadataImage {
         self.node_configs.get(&node).map_or(&NO_OVERRIDES, |configs| configs)
     }
 
+    /// What was set on this group.
+    pub fn group_configs(&self, group: &str) -> &Overrides {
+        self.group_configs.get(group).map_or(&NO_OVERRIDES, |configs| configs)
+    }
+
+    /// What groups with configs of their own work by; the same value while none changes.
+    pub fn group_overrides(&self) -> &Arc<BTreeMap<GroupId, GroupOverrides>> {
+        &self.group_overrides
+    }
+
     /// Where the values of a node's keys come from; `settings` is its own configuration.
     pub fn layers<'a>(&'a self, node: NodeId, settings: &'a [EffectiveSetting]) -> Layers<'a> {
         Layers { node: self.node_configs(node), cluster: self.cluster_configs(), settings }
@@ -191,6 +206,8 @@ impl MetadataImage {
             self.topics.values().map(|topic| u64::from(topic.partition_count.unsigned_abs())).sum::<u64>();
         assert_eq!(self.partitions, partitions, "partitions are counted");
         assert!(self.node_configs.values().all(|configs| !configs.is_empty()), "no node has empty settings");
+        assert!(self.group_configs.values().all(|configs| !configs.is_empty()), "no group has empty configs");
+        assert!(self.group_configs.keys().eq(self.group_overrides.keys()), "configs of groups are resolved");
         assert!(self.next_producer_id >= ProducerId(0), "producer ids are not negative");
     }
 }

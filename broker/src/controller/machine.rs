@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ringlog_flat::metadata::{
-    ClusterRecord, Configs, FeatureLevelRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record,
-    RecordError, TopicConfigsRecord, TopicRecord,
+    ClusterRecord, Configs, FeatureLevelRecord, GroupConfigsRecord, NodeConfigsRecord, NodeRecord,
+    ProducerIdsRecord, Record, RecordError, TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, ProducerId, TopicId};
@@ -20,8 +20,10 @@ use super::request::{
 };
 use super::snapshot;
 use crate::config::dynamic::{BatchBounds, RuntimeSettings};
+use crate::config::group_configs;
 use crate::config::layers::{Layers, Overrides};
 use crate::config::typed::EffectiveSetting;
+use crate::group::GroupId;
 use crate::topic_config::TopicConfig;
 
 /// What this node's configuration says to the controller.
@@ -203,6 +205,22 @@ impl MetadataMachine {
         image.runtime = Some(Arc::new(runtime));
     }
 
+    fn set_group_configs(&mut self, record: GroupConfigsRecord) {
+        let group = GroupId::from(record.group);
+        let configs = overrides(record.configs);
+        let resolved = group_configs::resolve(&self.layers(), &configs);
+        let image = Arc::make_mut(&mut self.image);
+        let all = Arc::make_mut(&mut image.group_configs);
+        let in_force = Arc::make_mut(&mut image.group_overrides);
+        if configs.is_empty() {
+            all.remove(&group);
+            in_force.remove(&group);
+        } else {
+            all.insert(Arc::clone(&group), Arc::new(configs));
+            in_force.insert(group, resolved);
+        }
+    }
+
     fn name_cluster(&mut self, record: ClusterRecord) -> Result<(), ReplayError> {
         let ClusterRecord { id: given, metadata_version } = record;
         if let Some(recorded) = self.image.cluster_id() {
@@ -266,6 +284,7 @@ impl StateMachine for MetadataMachine {
             Record::Node(record) => self.register_node(record),
             Record::TopicConfigs(record) => self.set_topic_configs(record)?,
             Record::NodeConfigs(record) => self.set_node_configs(record),
+            Record::GroupConfigs(record) => self.set_group_configs(record),
             Record::FeatureLevel(FeatureLevelRecord { name, level }) => {
                 self.set_feature_level(&name, level)?
             }

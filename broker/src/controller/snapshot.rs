@@ -4,7 +4,8 @@ use std::iter::once;
 use std::sync::Arc;
 
 use ringlog_flat::metadata::{
-    ClusterRecord, Configs, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record, TopicRecord,
+    ClusterRecord, Configs, GroupConfigsRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record,
+    TopicRecord,
 };
 
 use super::features::{FORMAT, level_record};
@@ -25,15 +26,21 @@ pub(super) fn records(image: &MetadataImage) -> impl Iterator<Item = Record> {
     let nodes = image.nodes.values().map(|node| Record::Node(NodeRecord::clone(node)));
     let every_node = (!image.cluster_configs.is_empty()).then(|| node_configs(None, &image.cluster_configs));
     let each_node = image.node_configs.iter().map(|(node, configs)| node_configs(Some(node.0), configs));
+    let groups = image.group_configs.iter().map(|(group, configs)| group_configs(group, configs));
     let topics = image.topics.values().map(topic);
     let next = image.next_producer_id.0;
     let producer_ids = once(Record::ProducerIds(ProducerIdsRecord { node: NO_NODE, next }));
     let named = cluster.into_iter().chain(levels);
-    named.chain(nodes).chain(every_node).chain(each_node).chain(topics).chain(producer_ids)
+    let configs = every_node.into_iter().chain(each_node).chain(groups);
+    named.chain(nodes).chain(configs).chain(topics).chain(producer_ids)
 }
 
 fn node_configs(node: Option<i32>, overrides: &Overrides) -> Record {
     Record::NodeConfigs(NodeConfigsRecord { node, configs: configs(overrides) })
+}
+
+fn group_configs(group: &str, overrides: &Overrides) -> Record {
+    Record::GroupConfigs(GroupConfigsRecord { group: group.to_owned(), configs: configs(overrides) })
 }
 
 fn topic(topic: &Arc<TopicImage>) -> Record {

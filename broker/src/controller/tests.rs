@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringlog_flat::metadata::{
-    ClusterRecord, FeatureLevelRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord, Record,
-    RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
+    ClusterRecord, FeatureLevelRecord, GroupConfigsRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord,
+    Record, RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId};
@@ -22,6 +22,7 @@ use crate::topic_config::TopicConfig;
 
 mod alter_configs;
 mod features;
+mod group_configs;
 
 const ME: i32 = 1;
 const CLEANER: CleanerConfig =
@@ -500,7 +501,7 @@ fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
         Record::NodeConfigs(NodeConfigsRecord { node, configs })
     };
     let expected = [
-        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 2 }),
+        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 3 }),
         Record::FeatureLevel(FeatureLevelRecord { name: "group.version".to_owned(), level: 1 }),
         Record::Node(node),
         of_node(None),

@@ -20,8 +20,8 @@ use crate::controller::OFFSETS_TOPIC_NAME;
 use crate::group::consumer::{ConsumerHeartbeatRequest, DescribedConsumerGroup, Topics};
 use crate::group::{
     CommitRequest, ConsumerSettings, DescribedGroup, Event, FetchedTopic, GroupId, GroupMachine,
-    GroupSettings, HeartbeatRequest, JoinRequest, LeaveRequest, ListedGroup, OffsetDeleteRequest,
-    OffsetQuery, Reply, Serial, SyncRequest, Timer, Token, Usage,
+    GroupOverrides, GroupSettings, HeartbeatRequest, JoinRequest, LeaveRequest, ListedGroup,
+    OffsetDeleteRequest, OffsetQuery, Reply, Serial, SyncRequest, Timer, Token, Usage,
 };
 use crate::observe::timelines::TimelineWriter;
 use calls::{GroupCallId, HomeCall, HomeCalls, OwedAnswers};
@@ -298,6 +298,8 @@ pub struct Groups {
     settings: GroupSettings,
     /// Of groups of KIP-848.
     consumer_settings: ConsumerSettings,
+    /// What is set on single groups.
+    overrides: RefCell<Arc<BTreeMap<GroupId, GroupOverrides>>>,
     /// What the machines know of topics.
     topics: RefCell<Arc<Topics>>,
 }
@@ -321,6 +323,7 @@ impl Groups {
                 offsets_retention_ms: config.offsets_retention_ms,
             },
             consumer_settings: config.consumer,
+            overrides: RefCell::default(),
             topics: RefCell::default(),
         }
     }
@@ -329,6 +332,7 @@ impl Groups {
     fn new_machine(&self) -> GroupMachine {
         let mut machine = GroupMachine::new(self.settings);
         machine.set_consumer_settings(self.consumer_settings);
+        machine.set_overrides(Arc::clone(&self.overrides.borrow()));
         machine
     }
 

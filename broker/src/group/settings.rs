@@ -55,6 +55,8 @@ pub struct GroupOverrides {
     pub session_timeout_ms: Option<i32>,
     /// `consumer.heartbeat.interval.ms`.
     pub heartbeat_interval_ms: Option<i32>,
+    /// `consumer.assignment.interval.ms`.
+    pub assignment_interval_ms: Option<i64>,
 }
 
 impl Migration {
@@ -77,6 +79,7 @@ impl ConsumerSettings {
         ConsumerSettings {
             session_timeout_ms: own.session_timeout_ms.unwrap_or(self.session_timeout_ms),
             heartbeat_interval_ms: own.heartbeat_interval_ms.unwrap_or(self.heartbeat_interval_ms),
+            assignment_interval_ms: own.assignment_interval_ms.unwrap_or(self.assignment_interval_ms),
             ..self
         }
     }

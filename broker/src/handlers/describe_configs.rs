@@ -12,8 +12,9 @@ use ringlog_shard::limits::CONFIG_RESOURCES_PER_REQUEST_MAX;
 
 use super::reply::reply;
 use super::{Request, RequestError};
+use crate::config::group_configs::{self, GroupKey};
 use crate::config::keys::{self, Key, Kind, Update};
-use crate::config::layers::{ConfigSource, ConfigType, Layers, Synonym};
+use crate::config::layers::{ConfigSource, ConfigType, Layers, Overrides, Synonym};
 use crate::controller::MetadataImage;
 use crate::controller::alter_configs::{node_of, resource, too_many, unserved};
 use crate::controller::names::check_topic_name;
@@ -129,6 +130,15 @@ fn describe_one(
                 None => keys.filter_map(|key| of_every_node(&layers, key)).collect(),
             })
         }
+        resource::GROUP if name.is_empty() => {
+            let message = "Group name must not be empty".to_owned();
+            Err(Refusal { error: ErrorCode::InvalidRequest, message })
+        }
+        resource::GROUP => {
+            let own = image.group_configs(name);
+            let keys = group_configs::KEYS.iter().filter(|key| is_wanted(key.name));
+            Ok(keys.map(|key| of_group(&layers, own, key)).collect())
+        }
         kind => Err(unserved(kind)),
     }
 }
@@ -159,6 +169,20 @@ fn of_every_node(layers: &Layers<'_>, key: &'static Key) -> Option<Described> {
         config_type: key.kind.config_type(),
         doc: key.doc,
     })
+}
+
+fn of_group(layers: &Layers<'_>, own: &Overrides, key: &'static GroupKey) -> Described {
+    let synonyms = group_configs::synonyms(key, layers, own);
+    let in_force = synonyms.first();
+    Described {
+        name: key.name,
+        value: in_force.map(|first| first.value.clone()),
+        read_only: false,
+        source: in_force.map_or(ConfigSource::Default, |first| first.source),
+        synonyms,
+        config_type: ConfigType::Int,
+        doc: key.doc,
+    }
 }
 
 fn result<'a>(

@@ -42,6 +42,7 @@ pub type At = (TopicId, i32);
 pub struct Standing {
     pub member: String,
     pub epoch: i32,
+    pub heartbeat_interval_ms: i32,
     /// `None`: as before.
     pub assignment: Option<BTreeSet<At>>,
 }
@@ -150,6 +151,7 @@ impl Consumer {
         Ok(Standing {
             member: response.member_id.unwrap_or_default().to_owned(),
             epoch: response.member_epoch,
+            heartbeat_interval_ms: response.heartbeat_interval_ms,
             assignment: assignment.map(|given| given.topic_partitions.iter().flat_map(places).collect()),
         })
     }

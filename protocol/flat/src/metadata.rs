@@ -25,6 +25,7 @@ pub enum Record {
     TopicConfigs(TopicConfigsRecord),
     NodeConfigs(NodeConfigsRecord),
     FeatureLevel(FeatureLevelRecord),
+    GroupConfigs(GroupConfigsRecord),
 }
 
 /// Key and value of each config, in the order given.
@@ -94,6 +95,13 @@ pub struct FeatureLevelRecord {
     pub name: String,
     /// 0 = off.
     pub level: i16,
+}
+
+/// The configs of a consumer group from here on, all of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupConfigsRecord {
+    pub group: String,
+    pub configs: Configs,
 }
 
 /// Bytes that are no record this build understands.
@@ -173,6 +181,11 @@ impl Record {
                 let args = wire::FeatureLevelArgs { name, level: *level };
                 (wire::Body::FeatureLevel, wire::FeatureLevel::create(builder, &args).as_union_value())
             }
+            Record::GroupConfigs(GroupConfigsRecord { group, configs }) => {
+                let configs = Some(build_configs(builder, configs));
+                let args = wire::GroupConfigsArgs { group: Some(builder.create_string(group)), configs };
+                (wire::Body::GroupConfigs, wire::GroupConfigs::create(builder, &args).as_union_value())
+            }
         }
     }
 
@@ -216,6 +229,11 @@ impl Record {
                 let changed = record.body_as_feature_level()?;
                 let (name, level) = (changed.name().to_owned(), changed.level());
                 Record::FeatureLevel(FeatureLevelRecord { name, level })
+            }
+            wire::Body::GroupConfigs => {
+                let changed = record.body_as_group_configs()?;
+                let (group, configs) = (changed.group().to_owned(), read_configs(changed.configs()));
+                Record::GroupConfigs(GroupConfigsRecord { group, configs })
             }
             _ => return None,
         })
@@ -279,6 +297,10 @@ mod tests {
     const GOLDEN_FEATURE_LEVEL: &str = "1000000000000a000c000600050008000a000000000801000c00000008000c0008000600080000000000010004000000\
         0d00000067726f75702e76657273696f6e000000";
 
+    const GOLDEN_GROUP_CONFIGS: &str = "1000000000000a000c000600050008000a0000000009010004000000e0ffffff08000000100000000700000072656164\
+        65727300010000000c00000008000c00040008000800000014000000040000000400000037303030000000001e000000\
+        636f6e73756d65722e6865617274626561742e696e74657276616c2e6d730000";
+
     fn samples() -> Vec<Record> {
         let configs = vec![
             ("max.message.bytes".to_owned(), "2048".to_owned()),
@@ -310,6 +332,11 @@ mod tests {
             Record::ProducerIds(ProducerIdsRecord { node: 1, next: i64::MAX }),
             Record::FeatureLevel(FeatureLevelRecord { name: "group.version".to_owned(), level: 1 }),
             Record::FeatureLevel(FeatureLevelRecord { name: String::new(), level: i16::MIN }),
+            Record::GroupConfigs(GroupConfigsRecord {
+                group: "readers".to_owned(),
+                configs: configs.clone(),
+            }),
+            Record::GroupConfigs(GroupConfigsRecord { group: String::new(), configs: Vec::new() }),
             Record::Node(node.clone()),
             Record::Node(NodeRecord { rack: None, ..node }),
         ]
@@ -346,6 +373,13 @@ mod tests {
     fn a_level_of_a_feature_is_written_as_it_first_was() {
         let level = FeatureLevelRecord { name: "group.version".to_owned(), level: 1 };
         assert_eq!(hex(&Record::FeatureLevel(level).encode()), GOLDEN_FEATURE_LEVEL);
+    }
+
+    #[test]
+    fn configs_of_a_group_are_written_as_they_first_were() {
+        let configs = vec![("consumer.heartbeat.interval.ms".to_owned(), "7000".to_owned())];
+        let record = GroupConfigsRecord { group: "readers".to_owned(), configs };
+        assert_eq!(hex(&Record::GroupConfigs(record).encode()), GOLDEN_GROUP_CONFIGS);
     }
 
     fn hex(bytes: &[u8]) -> String {

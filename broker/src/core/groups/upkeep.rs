@@ -16,6 +16,7 @@ use crate::group::{DeletedTopic, Event};
 /// Makes a host of each partition that `image` gives this core, and ends those that it takes; offsets of topics that are gone go. Called
 /// once the partitions lead and the core has the image.
 pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &MetadataImage) {
+    tell_overrides(core, image);
     tell_topics(core, image);
     let groups = core.groups();
     let topic = image.topic(OFFSETS_TOPIC_NAME);
@@ -45,6 +46,18 @@ pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &Metadata
     // Those that are being loaded look for themselves afterwards.
     for host in groups.all_hosts().into_iter().filter(|host| host.is_serving()) {
         host.drive(core, Event::TopicsDeleted(gone.clone()));
+    }
+}
+
+/// Gives the machines what is set on single groups, also those that are made later.
+fn tell_overrides(core: &Core, image: &MetadataImage) {
+    let (groups, overrides) = (core.groups(), image.group_overrides());
+    if Arc::ptr_eq(overrides, &groups.overrides.borrow()) {
+        return;
+    }
+    *groups.overrides.borrow_mut() = Arc::clone(overrides);
+    for host in groups.all_hosts() {
+        host.machine.borrow_mut().set_overrides(Arc::clone(overrides));
     }
 }
 

@@ -15,10 +15,10 @@ pub mod metadata {
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_BODY: u8 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_BODY: u8 = 8;
+pub const ENUM_MAX_BODY: u8 = 9;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_BODY: [Body; 9] = [
+pub const ENUM_VALUES_BODY: [Body; 10] = [
   Body::NONE,
   Body::Topic,
   Body::RemoveTopic,
@@ -28,6 +28,7 @@ pub const ENUM_VALUES_BODY: [Body; 9] = [
   Body::TopicConfigs,
   Body::NodeConfigs,
   Body::FeatureLevel,
+  Body::GroupConfigs,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -44,9 +45,10 @@ impl Body {
   pub const TopicConfigs: Self = Self(6);
   pub const NodeConfigs: Self = Self(7);
   pub const FeatureLevel: Self = Self(8);
+  pub const GroupConfigs: Self = Self(9);
 
   pub const ENUM_MIN: u8 = 0;
-  pub const ENUM_MAX: u8 = 8;
+  pub const ENUM_MAX: u8 = 9;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::NONE,
     Self::Topic,
@@ -57,6 +59,7 @@ impl Body {
     Self::TopicConfigs,
     Self::NodeConfigs,
     Self::FeatureLevel,
+    Self::GroupConfigs,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -70,6 +73,7 @@ impl Body {
       Self::TopicConfigs => Some("TopicConfigs"),
       Self::NodeConfigs => Some("NodeConfigs"),
       Self::FeatureLevel => Some("FeatureLevel"),
+      Self::GroupConfigs => Some("GroupConfigs"),
       _ => None,
     }
   }
@@ -1335,6 +1339,122 @@ impl ::core::fmt::Debug for FeatureLevel<'_> {
       ds.finish()
   }
 }
+pub enum GroupConfigsOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+/// The configs of a consumer group from here on, all of them.
+pub struct GroupConfigs<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for GroupConfigs<'a> {
+  type Inner = GroupConfigs<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> GroupConfigs<'a> {
+  pub const VT_GROUP: ::flatbuffers::VOffsetT = 4;
+  pub const VT_CONFIGS: ::flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    GroupConfigs { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args GroupConfigsArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<GroupConfigs<'bldr>> {
+    let mut builder = GroupConfigsBuilder::new(_fbb);
+    if let Some(x) = args.configs { builder.add_configs(x); }
+    if let Some(x) = args.group { builder.add_group(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn group(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(GroupConfigs::VT_GROUP, None).unwrap()}
+  }
+  /// Sorted by key.
+  #[inline]
+  pub fn configs(&self) -> Option<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>(GroupConfigs::VT_CONFIGS, None)}
+  }
+}
+
+impl ::flatbuffers::Verifiable for GroupConfigs<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("group", Self::VT_GROUP, true)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<ConfigEntry>>>>("configs", Self::VT_CONFIGS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct GroupConfigsArgs<'a> {
+    pub group: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub configs: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<ConfigEntry<'a>>>>>,
+}
+impl<'a> Default for GroupConfigsArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    GroupConfigsArgs {
+      group: None, // required field
+      configs: None,
+    }
+  }
+}
+
+pub struct GroupConfigsBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> GroupConfigsBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_group(&mut self, group: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(GroupConfigs::VT_GROUP, group);
+  }
+  #[inline]
+  pub fn add_configs(&mut self, configs: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<ConfigEntry<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(GroupConfigs::VT_CONFIGS, configs);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> GroupConfigsBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    GroupConfigsBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<GroupConfigs<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, GroupConfigs::VT_GROUP,"group");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for GroupConfigs<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("GroupConfigs");
+      ds.field("group", &self.group());
+      ds.field("configs", &self.configs());
+      ds.finish()
+  }
+}
 pub enum RecordOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1506,6 +1626,20 @@ impl<'a> Record<'a> {
     }
   }
 
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn body_as_group_configs(&self) -> Option<GroupConfigs<'a>> {
+    if self.body_type() == Body::GroupConfigs {
+      let u = self.body();
+      // Safety:
+      // Created from a valid Table for this object
+      // Which contains a valid union in this slot
+      Some(unsafe { GroupConfigs::init_from_table(u) })
+    } else {
+      None
+    }
+  }
+
 }
 
 impl ::flatbuffers::Verifiable for Record<'_> {
@@ -1525,6 +1659,7 @@ impl ::flatbuffers::Verifiable for Record<'_> {
           Body::TopicConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<TopicConfigs>>("Body::TopicConfigs", pos),
           Body::NodeConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<NodeConfigs>>("Body::NodeConfigs", pos),
           Body::FeatureLevel => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<FeatureLevel>>("Body::FeatureLevel", pos),
+          Body::GroupConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<GroupConfigs>>("Body::GroupConfigs", pos),
           _ => Ok(()),
         }
      })?
@@ -1638,6 +1773,13 @@ impl ::core::fmt::Debug for Record<'_> {
         },
         Body::FeatureLevel => {
           if let Some(x) = self.body_as_feature_level() {
+            ds.field("body", &x)
+          } else {
+            ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        Body::GroupConfigs => {
+          if let Some(x) = self.body_as_group_configs() {
             ds.field("body", &x)
           } else {
             ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")

@@ -284,13 +284,30 @@ fn the_assignor_that_most_name_is_taken() {
 #[test]
 fn what_is_set_for_a_group_holds_for_it() {
     let mut desk = Desk::new();
-    let own = GroupOverrides { session_timeout_ms: Some(9_000), heartbeat_interval_ms: Some(700) };
+    let own = GroupOverrides {
+        session_timeout_ms: Some(9_000),
+        heartbeat_interval_ms: Some(700),
+        ..GroupOverrides::default()
+    };
     desk.machine.set_overrides(std::sync::Arc::new([(GroupId::from(GROUP), own)].into()));
     assert_eq!(desk.beat(joining("one")).heartbeat_interval_ms, 700);
     desk.pass(9_000);
     assert_eq!(desk.refused(beating("one", 1)).0, ErrorCode::UnknownMemberId);
     let other = ConsumerHeartbeatRequest { group: "other".into(), ..joining("one") };
     assert_eq!(desk.beat(other).heartbeat_interval_ms, 5_000);
+}
+
+#[test]
+fn a_group_may_be_shared_out_less_often_than_others() {
+    let mut desk = Desk::new();
+    let own = GroupOverrides { assignment_interval_ms: Some(4_000), ..GroupOverrides::default() };
+    desk.machine.set_overrides(std::sync::Arc::new([(GroupId::from(GROUP), own)].into()));
+    desk.told(joining("one"));
+    let token = desk.send(joining("two"));
+    desk.pass(3_999);
+    desk.is_waiting(token);
+    desk.pass(1);
+    assert_eq!(told(&desk.heard(token)), (2, Some(vec![])));
 }
 
 #[test]
