@@ -14,6 +14,7 @@ use ringlog_protocol::error_code::ErrorCode;
 
 use support::clients;
 use support::clients::TOPIC;
+use support::consumer::Consumer;
 use support::member::{Member, SESSION_MS, Told};
 use support::node::{Node, Shape, boot, run};
 use support::scene::prepare_output;
@@ -214,4 +215,25 @@ fn the_timeline_says_who_came_and_who_left() {
         .collect();
     assert_eq!(told, [(Some(Cause::Left), 1, 0), (Some(Cause::Joined), 0, 1)], "the newest first");
     assert!(scene.node.timeline("another").is_empty());
+}
+
+#[test]
+fn the_timeline_of_a_group_of_the_new_protocol_says_who_came_and_who_left() {
+    let scene = Scene::new(9);
+    let (io, host) = (scene.io.clone(), scene.broker.address());
+    scene.run(async move {
+        let mut one = Consumer::connect(&io, host, GROUP, "one").await.expect("it serves");
+        one.own(8).await.expect("it joins");
+        one.leave(-1).await.expect("it may");
+    });
+    let timeline = scene.node.timeline(GROUP);
+    let told: Vec<_> = timeline
+        .iter()
+        .map(|told| (told.cause(), told.members_before, told.members, told.generation))
+        .collect();
+    assert_eq!(told, [(Some(Cause::Left), 1, 0, 2), (Some(Cause::Joined), 0, 1, 1)], "the newest first");
+    let taken: Vec<_> = timeline.iter().map(|told| told.moves.as_ref().expect("told").taken).collect();
+    assert_eq!(taken, [0, 8]);
+    scene.pass(Duration::from_secs(2));
+    assert_eq!(scene.node.sum(|shown| shown.groups.rebalances(Cause::Left)), 1, "metrics say why");
 }

@@ -422,6 +422,10 @@ pub const GROUP_TIMELINE_TEXT_BYTES_MAX: usize = 128;
 /// Assignments before and after a rebalance that are compared on the core, in bytes: of some 15,000 partitions, for a few milliseconds.
 pub const GROUP_ASSIGNMENT_BYTES_COMPARED_MAX: usize = 128 * 1024;
 
+/// Partitions of members whose part changed with an assignment of KIP-848, before and after it together, that are compared on the core:
+/// for a few milliseconds.
+pub const GROUP_PARTITIONS_COMPARED_MAX: usize = 16 * 1024;
+
 /// Rebalances that are remembered of one group.
 pub const GROUP_TIMELINE_LENGTH_MAX: usize = 10;
 

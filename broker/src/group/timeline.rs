@@ -1,5 +1,6 @@
 //! What a rebalance was about: who came or went and why, and which partitions changed hands. Owns what is remembered of one that is
-//! under way, and its summary; decides nothing. Nothing is allocated while a group rests.
+//! under way, and its summary; decides nothing. Nothing is allocated while a group rests. Of both kinds of groups: what only those of
+//! KIP-848 have is in `consumer/timeline.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use ringlog_shard::limits::{
 
 use super::classic::{ClassicGroup, GroupState};
 use super::clerk::Clerk;
-use super::event::{MemberId, Protocol};
+use super::consumer::{ConsumerHeartbeatRequest, MemberMetadata};
+use super::event::{JoinRequest, MemberId, Protocol};
 use super::members::Member;
 
 /// What a change of a member weighs beside its texts.
 const TRIGGER_BYTES: usize = 160;
 
 /// What a partition that changed hands weighs beside its texts.
-const MOVE_BYTES: usize = 96;
+pub(super) const MOVE_BYTES: usize = 96;
 
 /// Why a group rebalances.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,34 +35,52 @@ pub enum Cause {
     Removed,
     /// It was not heard of for its session.
     SessionExpired,
+    /// It left for a while, being static, and did not come back within its session.
+    LeftForAWhile,
     /// It did not join again in time.
     JoinTimeout,
-    /// It joined and did not ask for its assignment, or did not give partitions up, in time.
+    /// It joined and did not ask for its assignment in time.
     SyncTimeout,
+    /// It did not give up in time what it was asked to.
+    RebalanceTimeout,
     /// It wants other topics, or knows other protocols.
     SubscriptionChanged,
     /// It joined again: the leader saw other partitions, or a member gave partitions up for others to take.
     AskedAgain,
     /// A static member came back, and it was not known whether the others' assignments still hold.
     StaticMemberReplaced,
+    /// Topics that the group wants came, went or grew.
+    TopicsChanged,
+    /// An expression stands for other topics than before.
+    ExpressionResolved,
+    /// The group came to the other protocol as this member came or went.
+    Converted,
     /// The leader's assignments did not get into the log.
     AssignmentFailed,
+    /// This core began to lead the group while an assignment was owed: why is not known any more.
+    CoordinatorChanged,
     /// The group has more members than are allowed since.
     GroupTooLarge,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 11] = [
+    pub const ALL: [Cause; 17] = [
         Cause::Joined,
         Cause::Left,
         Cause::Removed,
         Cause::SessionExpired,
+        Cause::LeftForAWhile,
         Cause::JoinTimeout,
         Cause::SyncTimeout,
+        Cause::RebalanceTimeout,
         Cause::SubscriptionChanged,
         Cause::AskedAgain,
         Cause::StaticMemberReplaced,
+        Cause::TopicsChanged,
+        Cause::ExpressionResolved,
+        Cause::Converted,
         Cause::AssignmentFailed,
+        Cause::CoordinatorChanged,
         Cause::GroupTooLarge,
     ];
 
@@ -71,12 +91,18 @@ impl Cause {
             Cause::Left => "left",
             Cause::Removed => "removed",
             Cause::SessionExpired => "session_expired",
+            Cause::LeftForAWhile => "left_for_a_while",
             Cause::JoinTimeout => "join_timeout",
             Cause::SyncTimeout => "sync_timeout",
+            Cause::RebalanceTimeout => "rebalance_timeout",
             Cause::SubscriptionChanged => "subscription_changed",
             Cause::AskedAgain => "asked_again",
             Cause::StaticMemberReplaced => "static_member_replaced",
+            Cause::TopicsChanged => "topics_changed",
+            Cause::ExpressionResolved => "expression_resolved",
+            Cause::Converted => "converted",
             Cause::AssignmentFailed => "assignment_failed",
+            Cause::CoordinatorChanged => "coordinator_changed",
             Cause::GroupTooLarge => "group_too_large",
         }
     }
@@ -113,19 +139,19 @@ pub struct Moves {
     pub moved: u32,
     /// From nobody.
     pub taken: u32,
-    /// To nobody: in a cooperative group for the next rebalance to give away.
+    /// To nobody: in a cooperative group of the classic protocol for the next rebalance to give away.
     pub released: u32,
     /// Some of those that were not kept.
     pub shown: Vec<Move>,
 }
 
-/// A rebalance that ended.
+/// A rebalance that ended; of a group of KIP-848: a new target assignment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rebalance {
     /// Milliseconds since the Unix epoch.
     pub began_ms: i64,
     pub ended_ms: i64,
-    /// That it led to.
+    /// That it led to; of a group of KIP-848 its epoch.
     pub generation: i32,
     pub members_before: usize,
     pub members: usize,
@@ -178,6 +204,47 @@ impl Trigger {
         }
     }
 
+    /// Of a member that joins a group of KIP-848.
+    pub(super) fn of_heartbeat(cause: Cause, request: &ConsumerHeartbeatRequest) -> Trigger {
+        Trigger {
+            cause,
+            member: cut(&request.member),
+            instance: request.instance.as_ref().map(cut),
+            client_id: cut(&request.client_id),
+            client_host: cut(&request.client_host),
+            reason: None,
+        }
+    }
+
+    /// Of a classic member that joins a group of KIP-848.
+    pub(super) fn of_join(cause: Cause, request: &JoinRequest) -> Trigger {
+        Trigger {
+            cause,
+            member: cut(&request.member),
+            instance: request.instance.as_ref().map(cut),
+            client_id: cut(&request.client_id),
+            client_host: cut(&request.client_host),
+            reason: request.reason.as_ref().map(cut),
+        }
+    }
+
+    /// Of a member of a group of KIP-848.
+    pub(super) fn of_consumer(
+        cause: Cause,
+        member: &MemberId,
+        data: &MemberMetadata,
+        reason: Option<&Arc<str>>,
+    ) -> Trigger {
+        Trigger {
+            cause,
+            member: cut(member),
+            instance: data.instance.as_ref().map(cut),
+            client_id: cut(&data.client_id),
+            client_host: cut(&data.client_host),
+            reason: reason.map(cut),
+        }
+    }
+
     fn bytes(&self) -> usize {
         let optional = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         TRIGGER_BYTES
@@ -201,33 +268,91 @@ fn cut(text: &Arc<str>) -> Arc<str> {
     Arc::from(&text[..end])
 }
 
+/// Why a rebalance that is under way began, and what came to it since.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Causes {
+    began_ms: i64,
+    members_before: usize,
+    /// The first is what began it.
+    triggers: Vec<Trigger>,
+    left_out: usize,
+}
+
+impl Causes {
+    /// `members`: before it.
+    pub fn add(&mut self, trigger: Trigger, now_ms: i64, members: usize) {
+        if self.triggers.is_empty() {
+            (self.began_ms, self.members_before) = (now_ms, members);
+        }
+        self.push(trigger);
+    }
+
+    fn push(&mut self, trigger: Trigger) {
+        if self.triggers.len() < GROUP_CAUSES_SHOWN_MAX {
+            self.triggers.push(trigger);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Those of `later` come to it.
+    pub fn append(&mut self, later: Causes) {
+        if self.triggers.is_empty() {
+            *self = later;
+            return;
+        }
+        later.triggers.into_iter().for_each(|trigger| self.push(trigger));
+        self.left_out += later.left_out;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.triggers.is_empty()
+    }
+
+    /// How many members there were before the first of them; `None` where there is none.
+    pub fn members_before(&self) -> Option<usize> {
+        Some(self.members_before).filter(|_| !self.is_empty())
+    }
+
+    /// Memory, estimated.
+    pub fn bytes(&self) -> usize {
+        self.triggers.iter().map(Trigger::bytes).sum()
+    }
+
+    pub fn ended(self, now_ms: i64, generation: i32, members: usize, moves: Option<Moves>) -> Rebalance {
+        Rebalance {
+            began_ms: self.began_ms,
+            ended_ms: now_ms,
+            generation,
+            members_before: self.members_before,
+            members,
+            triggers: self.triggers,
+            triggers_left_out: self.left_out,
+            moves,
+        }
+    }
+}
+
 /// Who owns what, as the log has it.
 type Owned = Vec<(Arc<str>, Bytes)>;
 
-/// A rebalance that is under way.
+/// A rebalance of a classic group that is under way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OpenRebalance {
-    began_ms: i64,
-    members_before: usize,
-    triggers: Vec<Trigger>,
-    left_out: usize,
+    causes: Causes,
     before: Owned,
-    bytes: usize,
+    /// Bytes of that.
+    held: usize,
 }
 
 impl OpenRebalance {
     /// Memory, estimated.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        TRIGGER_BYTES + self.held + self.causes.bytes()
     }
 
-    fn add(&mut self, trigger: Trigger) {
-        if self.triggers.len() < GROUP_CAUSES_SHOWN_MAX {
-            self.bytes += trigger.bytes();
-            self.triggers.push(trigger);
-        } else {
-            self.left_out += 1;
-        }
+    pub fn into_causes(self) -> Causes {
+        self.causes
     }
 }
 
@@ -262,18 +387,31 @@ impl ClassicGroup {
             let owning = self.members.iter().filter(|member| settled && !member.assignment.is_empty());
             let before: Owned =
                 owning.map(|member| (member.lasting_name(), member.assignment.clone())).collect();
-            let held = before.iter().map(|(_, assignment)| MOVE_BYTES + assignment.len()).sum::<usize>();
-            self.open = Some(Box::new(OpenRebalance {
-                began_ms: clerk.now_ms(),
-                members_before: self.members.len(),
-                triggers: Vec::new(),
-                left_out: 0,
-                before,
-                bytes: TRIGGER_BYTES + held,
-            }));
+            let held = before.iter().map(|(_, assignment)| MOVE_BYTES + assignment.len()).sum();
+            self.open = Some(Box::new(OpenRebalance { causes: Causes::default(), before, held }));
         }
         if let Some(open) = &mut self.open {
-            open.add(trigger);
+            open.causes.add(trigger, clerk.now_ms(), self.members.len());
+        }
+    }
+
+    /// The group was one of KIP-848 until a member went: why that was, and what it owned. `earlier`: what was under way.
+    pub fn note_turned_back(
+        &mut self,
+        clerk: &Clerk,
+        earlier: Causes,
+        trigger: Trigger,
+        owned: (Arc<str>, Bytes),
+    ) {
+        self.note(clerk, Trigger { cause: Cause::Converted, ..trigger.clone() });
+        self.note(clerk, trigger);
+        if let Some(open) = &mut self.open {
+            open.held += MOVE_BYTES + owned.1.len();
+            open.before.push(owned);
+            // With the one who went.
+            open.causes.members_before += 1;
+            let last = std::mem::replace(&mut open.causes, earlier);
+            open.causes.append(last);
         }
     }
 
@@ -294,16 +432,8 @@ impl ClassicGroup {
                 .filter(|(_, assignment)| !assignment.is_empty())
         });
         let moves = if self.is_of_consumers() { moves(&open.before, &owned.collect()) } else { None };
-        let rebalance = Rebalance {
-            began_ms: open.began_ms,
-            ended_ms: clerk.now_ms(),
-            generation: self.generation,
-            members_before: open.members_before,
-            members: self.members.len(),
-            triggers: open.triggers,
-            triggers_left_out: open.left_out,
-            moves,
-        };
+        let members = self.members.len();
+        let rebalance = open.causes.ended(clerk.now_ms(), self.generation, members, moves);
         clerk.step.rebalances.push((Arc::clone(&self.id), rebalance));
     }
 }
@@ -326,31 +456,40 @@ fn moves(before: &Owned, after: &Owned) -> Option<Moves> {
     if bytes > GROUP_ASSIGNMENT_BYTES_COMPARED_MAX {
         return None;
     }
-    let (mut before, after) = (places(before)?, places(after)?);
-    let mut moves = Moves::default();
-    for ((topic, partition), to) in after {
-        let from = before.remove(&(topic, partition));
-        match from {
-            Some(from) if from == to => {
-                moves.kept += 1;
-                continue;
-            }
-            Some(_) => moves.moved += 1,
-            None => moves.taken += 1,
-        }
-        moves.show(topic, partition, from, Some(to));
-    }
-    for ((topic, partition), from) in before {
-        moves.released += 1;
-        moves.show(topic, partition, Some(from), None);
-    }
-    Some(moves)
+    let (before, after) = (places(before)?, places(after)?);
+    Some(Moves::between(before, after, |(topic, partition)| (Arc::from(*topic), *partition)))
 }
 
 impl Moves {
-    fn show(&mut self, topic: &str, partition: i32, from: Option<&Arc<str>>, to: Option<&Arc<str>>) {
+    /// Who owned each partition before, and who owns it after. `name`: of its topic, and its number.
+    pub(super) fn between<K: Ord>(
+        mut before: BTreeMap<K, &Arc<str>>,
+        after: BTreeMap<K, &Arc<str>>,
+        name: impl Fn(&K) -> (Arc<str>, i32),
+    ) -> Moves {
+        let mut moves = Moves::default();
+        for (at, to) in after {
+            let from = before.remove(&at);
+            match from {
+                Some(from) if from == to => {
+                    moves.kept += 1;
+                    continue;
+                }
+                Some(_) => moves.moved += 1,
+                None => moves.taken += 1,
+            }
+            moves.show(|| name(&at), from, Some(to));
+        }
+        for (at, from) in before {
+            moves.released += 1;
+            moves.show(|| name(&at), Some(from), None);
+        }
+        moves
+    }
+
+    fn show(&mut self, name: impl Fn() -> (Arc<str>, i32), from: Option<&Arc<str>>, to: Option<&Arc<str>>) {
         if self.shown.len() < GROUP_MOVES_SHOWN_MAX {
-            let topic = Arc::from(topic);
+            let (topic, partition) = name();
             self.shown.push(Move { topic, partition, from: from.map(cut), to: to.map(cut) });
         }
     }

@@ -14,6 +14,7 @@ use super::topics::Topics;
 use crate::group::assign::{Assignment, AssignmentInput, Assignor, Candidate, TopicShape};
 use crate::group::event::{GroupId, MemberId, Timer};
 use crate::group::machine::GroupMachine;
+use crate::group::timeline::{Cause, Trigger};
 
 /// Between two looks at which topics the expressions of a group stand for, in milliseconds (Kafka's number).
 const RESOLVE_INTERVAL_MS: i64 = 10_000;
@@ -98,8 +99,13 @@ impl ConsumerGroup {
         }
         let metadata_hash = desk.topics.hash(self.subscribed());
         let before = self.state.epoch.map_or(0, |epoch| epoch.metadata_hash);
+        // A group that was of the other kind knows no hash: that it came over is noted already.
+        let is_first = self.seen_version.is_none() && before == 0 && self.open.is_some();
         self.seen_version = Some(version);
         if changed || metadata_hash != before {
+            if !changed && !is_first {
+                self.note(desk.clerk, Trigger::of_group(Cause::TopicsChanged));
+            }
             let epoch = self.state.group_epoch().saturating_add(1);
             self.change(Change::Epoch(Some(GroupEpoch { epoch, metadata_hash })));
         }
@@ -139,8 +145,7 @@ impl ConsumerGroup {
         }
         self.resolve(desk);
         let unresolved = self.index.regexes.keys().any(|text| !self.state.regexes.contains_key(text));
-        let is_behind = self.state.group_epoch() > self.state.assignment_epoch();
-        if !is_behind || self.computing.is_some() || (unresolved && self.resolving.is_some()) {
+        if !self.is_behind() || self.computing.is_some() || (unresolved && self.resolving.is_some()) {
             return;
         }
         let last_ms = self.state.assignment.map_or(0, |assignment| assignment.computed_ms);
@@ -158,6 +163,11 @@ impl ConsumerGroup {
         }
         let work = Work::Assign(self.assignment_input(desk));
         self.computing = Some(self.compute(desk, work));
+    }
+
+    /// Whether an assignment is owed.
+    pub(super) fn is_behind(&self) -> bool {
+        self.state.group_epoch() > self.state.assignment_epoch()
     }
 
     fn compute(&self, desk: &mut Desk<'_>, work: Work) -> u64 {
@@ -208,6 +218,9 @@ impl ConsumerGroup {
             changed |= before.is_some() || !topics.is_empty();
             let resolved = ResolvedRegex { topics, version, resolved_ms };
             self.change(Change::Regex(text, Some(Arc::new(resolved))));
+        }
+        if changed {
+            self.note(desk.clerk, Trigger::of_group(Cause::ExpressionResolved));
         }
         self.refresh(desk, changed);
         self.think(desk);
@@ -283,6 +296,7 @@ impl ConsumerGroup {
         }
         let computed_ms = desk.clerk.now_ms();
         self.change(Change::Assignment(Some(AssignmentEpoch { epoch, computed_ms })));
+        self.tell_assignment(desk, epoch);
         let waiting =
             self.seats.keys().filter(|id| self.rest(id).is_some_and(|rest| !rest.waiting.is_empty()));
         for member in waiting.cloned().collect::<Vec<MemberId>>() {

@@ -23,6 +23,7 @@ use crate::group::event::{
 };
 use crate::group::join::{NAMED_BEFORE_JOIN_SINCE, new_name};
 use crate::group::reply::{JoinReply, LeftMember, Reply, SyncReply};
+use crate::group::timeline::{Cause, Trigger};
 
 /// What a member says in the metadata of its preferred protocol.
 pub(super) struct Subscription {
@@ -125,6 +126,9 @@ impl ConsumerGroup {
         said: Subscription,
     ) {
         let before = self.metadata_of(guest, &request.member);
+        if *guest == Guest::New {
+            self.note(desk.clerk, Trigger::of_join(Cause::Joined, request));
+        }
         let member = self.seat(desk, guest, &request.member);
         let data = MemberMetadata {
             instance: request.instance.clone().or(before.as_ref().and_then(|data| data.instance.clone())),
@@ -148,6 +152,7 @@ impl ConsumerGroup {
             // One that spoke the other protocol had other timers.
             self.watch_rebalance(desk.clerk, &member);
         }
+        self.note_again(desk.clerk, guest, changed, &member, request.reason.as_ref());
         self.refresh(desk, changed || *guest == Guest::New);
         self.think(desk);
         self.arm_session(desk, &member);
@@ -313,6 +318,8 @@ impl ConsumerGroup {
             });
             let (member, error) = match found {
                 Ok(member) => {
+                    let cause = if leaver.member.is_empty() { Cause::Removed } else { Cause::Left };
+                    self.note_member(desk.clerk, cause, &member, leaver.reason.as_ref());
                     gone.push(Arc::clone(&member));
                     (member, ErrorCode::None)
                 }

@@ -19,6 +19,7 @@ use super::state::{
     AssignmentEpoch, Change, ClassicMetadata, ConsumerState, Current, GroupEpoch, MemberMetadata, Owned,
     Subject,
 };
+use super::timeline::Parting;
 use super::topics::Topics;
 use crate::group::classic::{ClassicGroup, GroupState};
 use crate::group::clerk::Then;
@@ -27,13 +28,20 @@ use crate::group::machine::GroupMachine;
 use crate::group::members::Member;
 use crate::group::record as classic_record;
 use crate::group::reply::{JoinReply, KeyedRecord, SyncReply};
+use crate::group::timeline::{Cause, Causes, OpenRebalance};
 
 impl GroupMachine {
-    /// Makes a consumer group of this name for a member that joins: a new one, or one of the classic group that there is.
-    pub(super) fn open_consumer_group(&mut self, id: &GroupId) -> Result<(), Refusal> {
+    /// Makes a consumer group of this name for a member that joins: a new one, or one of the classic group that there is. `Some`: the
+    /// classic one had members, and this was under way in it.
+    pub(super) fn open_consumer_group(&mut self, id: &GroupId) -> Result<Option<Causes>, Refusal> {
         let mut group = ConsumerGroup::new(Arc::clone(id));
+        let mut converted = None;
         if let Some(classic) = self.live.get(id) {
             let changes = self.as_consumer_group(classic)?;
+            if !changes.is_empty() {
+                let open = classic.open.as_deref().cloned();
+                converted = Some(open.map(OpenRebalance::into_causes).unwrap_or_default());
+            }
             if let Ok(tombstone) = classic_record::group_tombstone(id) {
                 // Written even where the log holds nothing of the group: a record of it may be on its way.
                 group.put_record(tombstone, Subject::Classic);
@@ -47,7 +55,7 @@ impl GroupMachine {
                 group.arm_session(desk, &member);
             }
         });
-        Ok(())
+        Ok(converted)
     }
 
     /// A classic group in the records of a consumer group; nothing of one without members.
@@ -120,11 +128,21 @@ impl GroupMachine {
     }
 
     /// A member is out: it left, or was not heard of. Where only members of the classic protocol are left, the group is theirs again.
-    pub(in crate::group) fn fence(&mut self, id: &GroupId, member: &MemberId) {
-        if self.turns_back(id, member) && self.turn_back(id, Some(member)) {
-            self.with_group(id, ClassicGroup::prepare_rebalance);
+    pub(in crate::group) fn fence(&mut self, id: &GroupId, member: &MemberId, cause: Cause) {
+        let group = self.consumers.get(id).filter(|_| self.turns_back(id, member));
+        let parting = group.and_then(|group| group.parting(member, cause, &self.topics));
+        if let Some(Parting { trigger, earlier, owned }) = parting
+            && self.turn_back(id, Some(member))
+        {
+            self.with_group(id, |group, clerk| {
+                group.note_turned_back(clerk, earlier, trigger, owned);
+                group.prepare_rebalance(clerk);
+            });
         } else {
-            self.with_consumer(id, |group, desk| group.remove_members(desk, std::slice::from_ref(member)));
+            self.with_consumer(id, |group, desk| {
+                group.note_member(desk.clerk, cause, member, None);
+                group.remove_members(desk, std::slice::from_ref(member));
+            });
         }
     }
 

@@ -13,6 +13,7 @@ use super::index::Index;
 use super::reconcile::{self, Claim, Goal, Lost};
 use super::record;
 use super::state::{Change, ConsumerState, Current, MemberMetadata, MemberState, Standing, Subject};
+use super::timeline::OpenAssignment;
 use super::topics::Topics;
 use crate::group::clerk::{Clerk, Then};
 use crate::group::event::{GroupId, MemberId, Serial, Ticket, Timer, Token};
@@ -79,6 +80,8 @@ pub(in crate::group) struct ConsumerGroup {
     /// When and for which version of the topics expressions were resolved last.
     pub(super) resolved: Option<(i64, i64)>,
     pub(super) assign_timer: Option<Serial>,
+    /// Why an assignment is owed; `None`: none is.
+    pub(super) open: Option<Box<OpenAssignment>>,
     /// The last append of this group; answers wait for it even where they write nothing.
     last: Option<Ticket>,
     draft: Draft,
@@ -149,6 +152,7 @@ impl ConsumerGroup {
             resolving: None,
             resolved: None,
             assign_timer: None,
+            open: None,
             last: None,
             draft: Draft::default(),
         }
@@ -156,7 +160,8 @@ impl ConsumerGroup {
 
     /// Memory beside what is counted as durable, estimated.
     pub fn bytes(&self) -> usize {
-        GROUP_BYTES + self.id.len() + MEMBER_BYTES * self.state.members.len() + self.index.bytes()
+        let open = self.open.as_ref().map_or(0, |open| open.bytes());
+        GROUP_BYTES + self.id.len() + MEMBER_BYTES * self.state.members.len() + self.index.bytes() + open
     }
 
     pub fn is_empty(&self) -> bool {
@@ -234,6 +239,7 @@ impl ConsumerGroup {
 
     /// Hands on what the event came to.
     pub fn flush(&mut self, clerk: &mut Clerk) {
+        self.forget_noted();
         let Draft { records, subjects, replies } = std::mem::take(&mut self.draft);
         if !records.is_empty() {
             let then = Then::Grouped { group: Arc::clone(&self.id), subjects };
@@ -418,6 +424,9 @@ impl ConsumerGroup {
         self.drop_unused_regexes();
         self.refresh(desk, true);
         self.think(desk);
+        if self.is_empty() {
+            self.tell_emptied(desk);
+        }
     }
 
     /// Takes a member out; answers what it asked.
@@ -469,6 +478,7 @@ impl ConsumerGroup {
     pub fn check(&self) {
         assert_eq!(self.index, Index::of(&self.state), "{}", self.id);
         assert!(self.draft.records.is_empty() && self.draft.replies.is_empty());
+        assert_eq!(self.open.is_some(), self.is_behind() && !self.is_empty(), "why an assignment is owed");
         for member in self.seats.keys() {
             assert!(self.state.metadata(member).is_some(), "{member} has a seat and is no member");
         }

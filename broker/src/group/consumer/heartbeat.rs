@@ -16,6 +16,7 @@ use super::state::{Change, Current, MemberMetadata, Standing};
 use crate::group::event::{MemberId, Token};
 use crate::group::machine::GroupMachine;
 use crate::group::reply::{JoinReply, Reply};
+use crate::group::timeline::{Cause, Trigger};
 
 /// As whom a request comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,7 @@ impl GroupMachine {
             owned.dedup();
         }
         let id = Arc::clone(&request.group);
+        let mut converted = None;
         if request.epoch == 0 {
             if request.member.is_empty() {
                 request.member = TopicId(request.random).to_string().into();
@@ -53,10 +55,16 @@ impl GroupMachine {
             room.map_err(|message| Refusal::new(ErrorCode::CoordinatorNotAvailable, message))?;
             if !self.consumers.contains_key(&id) {
                 request.check_regex(None)?;
-                self.open_consumer_group(&id)?;
+                converted = self.open_consumer_group(&id)?;
             }
         }
-        let heard = self.with_consumer(&id, |group, desk| group.heartbeat(desk, token, &request));
+        let heard = self.with_consumer(&id, |group, desk| {
+            if let Some(earlier) = converted {
+                let trigger = Trigger::of_heartbeat(Cause::Converted, &request);
+                group.note_converted(desk.clerk, earlier, trigger);
+            }
+            group.heartbeat(desk, token, &request)
+        });
         heard.unwrap_or_else(|| Err(self.no_consumer_group(&id)))
     }
 
@@ -74,7 +82,7 @@ impl GroupMachine {
         if request.epoch == LEAVES_FOR_A_WHILE {
             self.with_consumer(id, |group, desk| group.leave_for_a_while(desk, &member));
         } else {
-            self.fence(id, &member);
+            self.fence(id, &member, Cause::Left);
         }
         self.clerk.answer_after_appends(token, Reply::ConsumerHeartbeat(reply));
         Ok(())
@@ -114,8 +122,12 @@ impl ConsumerGroup {
             return Err(Refusal::new(ErrorCode::FencedMemberEpoch, message));
         }
         // Nothing is refused from here on.
+        if guest == Guest::New {
+            self.note(desk.clerk, Trigger::of_heartbeat(Cause::Joined, request));
+        }
         let member = self.seat(desk, &guest, &request.member);
         let changed = self.take_metadata(&member, before.as_deref(), request);
+        self.note_again(desk.clerk, &guest, changed, &member, None);
         self.refresh(desk, changed || guest == Guest::New);
         self.think(desk);
         self.arm_session(desk, &member);
@@ -264,6 +276,7 @@ impl ConsumerGroup {
         let state = self.state.members.get(holder).cloned().unwrap_or_default();
         // An assignment that is computed for the old name would leave the new one without.
         self.computing = None;
+        self.merge_noted();
         self.drop_member(desk.clerk, holder, ErrorCode::FencedInstanceId);
         self.change(Change::Metadata(Arc::clone(member), state.metadata.clone()));
         self.change(Change::Target(Arc::clone(member), Some(state.target())));

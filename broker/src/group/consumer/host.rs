@@ -33,6 +33,7 @@ impl GroupMachine {
             self.insert_consumers(group);
             self.with_consumer(&id, |group, desk| {
                 group.count_above_members(desk);
+                group.note_owed(desk.clerk);
                 let members = group.state.joined().map(|(member, _, _)| Arc::clone(member));
                 for member in members.collect::<Vec<_>>() {
                     group.arm_session(desk, &member);
@@ -84,10 +85,10 @@ impl GroupMachine {
         let id = timer.group();
         let gone = self.with_consumer(id, |group, desk| {
             let due = group.is_due(timer, serial);
-            group.timer_ran_out(desk, timer, due)
+            group.timer_ran_out(desk, timer, due).map(|member| (member, group.cause_of(timer)))
         });
-        if let Some(member) = gone.flatten() {
-            self.fence(id, &member);
+        if let Some((member, cause)) = gone.flatten() {
+            self.fence(id, &member, cause);
         }
     }
 

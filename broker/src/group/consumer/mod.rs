@@ -29,6 +29,7 @@ mod record;
 mod regex;
 mod request;
 mod state;
+mod timeline;
 mod topics;
 mod views;
 

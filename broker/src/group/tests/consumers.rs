@@ -7,3 +7,4 @@ mod operators;
 mod regexes;
 mod statics;
 mod support;
+mod timeline;

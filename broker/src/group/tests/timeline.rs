@@ -40,15 +40,15 @@ fn joins(desk: &mut Desk, member: &MemberId, change: impl FnOnce(&mut JoinReques
     desk.ask(|token| Event::Join(token, request));
 }
 
-fn newest(desk: &Desk) -> &Rebalance {
+pub fn newest(desk: &Desk) -> &Rebalance {
     &desk.rebalances.last().expect("a rebalance ended").1
 }
 
-fn causes(rebalance: &Rebalance) -> Vec<(Cause, String)> {
+pub fn causes(rebalance: &Rebalance) -> Vec<(Cause, String)> {
     rebalance.triggers.iter().map(|trigger| (trigger.cause, trigger.member.to_string())).collect()
 }
 
-fn counts(rebalance: &Rebalance) -> [u32; 4] {
+pub fn counts(rebalance: &Rebalance) -> [u32; 4] {
     let Moves { kept, moved, taken, released, .. } =
         rebalance.moves.clone().expect("assignments that can be read");
     [kept, moved, taken, released]

@@ -13,6 +13,7 @@ use ringlog_protocol::group::generated::consumer_protocol_subscription::{
 };
 
 use super::super::support::{Desk, GROUP, commit_of, request, static_request};
+use super::super::timeline::{causes, counts, newest};
 use super::support::{beating, having, joining, joining_as, told};
 use crate::group::*;
 
@@ -210,7 +211,75 @@ fn a_classic_member_that_does_not_join_again_or_sync_is_out() {
             desk.told(joining("new"));
         }
         assert_eq!(desk.heartbeat(&old, 2), ErrorCode::UnknownMemberId);
+        let expected = (if syncs { Cause::JoinTimeout } else { Cause::SyncTimeout }, old.to_string());
+        assert!(desk.rebalances.iter().any(|(_, told)| causes(told) == [expected.clone()]));
     }
+}
+
+#[test]
+fn both_ways_are_told_with_who_made_them() {
+    let mut desk = Desk::new();
+    let one = classic_of_one(&mut desk);
+    let (converted, new) = (Cause::Converted, "new".to_owned());
+    desk.told(joining("new"));
+    let told = newest(&desk);
+    assert_eq!(causes(told), [(converted, new.clone()), (Cause::Joined, new.clone())]);
+    assert_eq!((told.members_before, told.members, told.generation), (1, 2, 2));
+    assert_eq!(counts(told), [2, 2, 0, 0]);
+    rejoin(&mut desk, owning("one", &one, &[]));
+    assert_eq!(sync(&mut desk, &one, 2), [0, 1]);
+    desk.told(beating("new", 2));
+    desk.beat(beating("new", -1));
+    assert_eq!(rejoin(&mut desk, owning("one", &one, &[0, 1])).generation, 3);
+    let request = SyncRequest {
+        group: GROUP.into(),
+        generation: 3,
+        member: Arc::clone(&one),
+        assignments: vec![(Arc::clone(&one), assignment(&[0, 1, 2, 3]))],
+        ..SyncRequest::default()
+    };
+    desk.ask(|token| Event::Sync(token, request));
+    let told = newest(&desk);
+    assert_eq!(causes(told), [(converted, new.clone()), (Cause::Left, new)]);
+    assert_eq!((told.members_before, told.members, told.generation), (2, 1, 3));
+    assert_eq!(counts(told), [2, 2, 0, 0]);
+    assert_eq!(told.moves.as_ref().expect("told").shown[0].from.as_deref(), Some("new"));
+    assert_eq!(desk.rebalances.len(), 3);
+}
+
+#[test]
+fn what_was_under_way_in_the_classic_group_is_told_too() {
+    let mut desk = Desk::new();
+    classic_of_one(&mut desk);
+    let two = desk.named("two");
+    desk.join(JoinRequest { member: Arc::clone(&two), ..request("two") });
+    desk.send(joining("new"));
+    let expected = [
+        (Cause::Joined, two.to_string()),
+        (Cause::Converted, "new".to_owned()),
+        (Cause::Joined, "new".to_owned()),
+    ];
+    assert_eq!(causes(newest(&desk)), expected);
+}
+
+#[test]
+fn classic_members_that_go_are_told_with_their_reason() {
+    let mut desk = Desk::new();
+    desk.told(joining("new"));
+    let old = desk.named("old");
+    rejoin(&mut desk, owning("old", &old, &[]));
+    assert_eq!(causes(newest(&desk)), [(Cause::Joined, old.to_string())]);
+    let token = desk.join(static_request("left"));
+    desk.pass(1_000);
+    let left = desk.joined(token).member;
+    let leaver = Leaver { member: old.clone(), reason: Some("it is closed".into()), instance: None };
+    let removed = Leaver { instance: Some("left".into()), ..Leaver::default() };
+    let members = vec![leaver, removed];
+    desk.ask(|token| Event::Leave(token, LeaveRequest { group: GROUP.into(), members }));
+    desk.pass(1_000);
+    let told = newest(&desk);
+    assert_eq!(causes(told), [(Cause::Left, old.to_string()), (Cause::Removed, left.to_string())]);
+    assert_eq!(told.triggers[0].reason.as_deref(), Some("it is closed"));
 }
 
 #[test]
