@@ -55,7 +55,7 @@ const NOT_BUILT: [(&str, &str); 4] = [
     ("consumer.assignor.offload.enable", "assignments are always computed beside the coordinator"),
 ];
 
-/// Why configs of a group are refused (INVALID_CONFIG, 40), in Kafka's words where it refuses them too.
+/// Why configs of a group are refused (INVALID_CONFIG, 40): in Kafka's words where it refuses them too, with what is behind them.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GroupConfigError {
     #[error("Unknown group config name: {key}")]
@@ -64,10 +64,16 @@ pub enum GroupConfigError {
     NotBuilt { key: String, why: &'static str },
     #[error("Invalid value {value} for configuration {key}: Not a number of type INT")]
     NotANumber { key: &'static str, value: String },
-    #[error("{key} must be in the range {least} to {most} inclusive.")]
-    OutOfRange { key: &'static str, least: i32, most: i32 },
-    #[error("{SESSION} must be greater than {HEARTBEAT}")]
-    SessionTooShort,
+    #[error(
+        "{} must be in the range {least} to {most} inclusive. It is {value}; {} and {} of the broker are the range.",
+        key.name, key.least, key.most
+    )]
+    OutOfRange { key: &'static GroupKey, value: i32, least: i32, most: i32 },
+    #[error(
+        "{SESSION} must be greater than {HEARTBEAT}. They are {session_ms} and {heartbeat_ms}; where the group has none, \
+         the broker's group.{SESSION} and group.{HEARTBEAT} count."
+    )]
+    SessionTooShort { session_ms: i32, heartbeat_ms: i32 },
 }
 
 /// Checks one config as a client gave it, but for its range, which [`check_together`] does.
@@ -98,17 +104,19 @@ pub fn check_together(layers: &Layers<'_>, configs: &Overrides) -> Result<(), Gr
         let Some(value) = own(key, configs) else { continue };
         let (least, most) = bounds(key, layers);
         if !(least..=most).contains(&value) {
-            return Err(GroupConfigError::OutOfRange { key: key.name, least, most });
+            return Err(GroupConfigError::OutOfRange { key, value, least, most });
         }
     }
     let effective = |name: &str| {
         let key = KEYS.iter().find(|key| key.name == name)?;
         own(key, configs).or_else(|| of_broker(key.broker, layers))
     };
-    if effective(SESSION) <= effective(HEARTBEAT) {
-        return Err(GroupConfigError::SessionTooShort);
+    match (effective(SESSION), effective(HEARTBEAT)) {
+        (Some(session_ms), Some(heartbeat_ms)) if session_ms <= heartbeat_ms => {
+            Err(GroupConfigError::SessionTooShort { session_ms, heartbeat_ms })
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// What a group works by. As in Kafka, a value that was stored under other bounds is moved into those of this node.
@@ -220,9 +228,13 @@ mod tests {
         for value in ["5000", "15000"] {
             assert_eq!(check(&[(HEARTBEAT, value)], &[]), Ok(()));
         }
-        let refused = Err(format!("{HEARTBEAT} must be in the range 5000 to 15000 inclusive."));
         for value in ["4999", "15001", "-1"] {
-            assert_eq!(check(&[(HEARTBEAT, value)], &[]), refused);
+            let told = format!(
+                "{HEARTBEAT} must be in the range 5000 to 15000 inclusive. It is {value}; \
+                 group.consumer.min.heartbeat.interval.ms and group.consumer.max.heartbeat.interval.ms of the broker are \
+                 the range."
+            );
+            assert_eq!(check(&[(HEARTBEAT, value)], &[]), Err(told));
         }
         assert_eq!(
             check(&[(HEARTBEAT, "700")], &[set("group.consumer.min.heartbeat.interval.ms", "1")]),
@@ -230,9 +242,14 @@ mod tests {
         );
         assert_eq!(check(&[(SESSION, "60000"), (ASSIGNMENT, "0")], &[]), Ok(()));
         let low = [set("group.consumer.min.session.timeout.ms", "1000")];
-        let short = Err(format!("{SESSION} must be greater than {HEARTBEAT}"));
-        assert_eq!(check(&[(SESSION, "5000")], &low), short, "the broker's interval counts");
-        assert_eq!(check(&[(SESSION, "7000"), (HEARTBEAT, "7000")], &low), short);
+        let short = |value| {
+            Err(format!(
+                "{SESSION} must be greater than {HEARTBEAT}. They are {value} and {value}; where the group has none, the \
+                 broker's group.{SESSION} and group.{HEARTBEAT} count."
+            ))
+        };
+        assert_eq!(check(&[(SESSION, "5000")], &low), short(5000), "the broker's interval counts");
+        assert_eq!(check(&[(SESSION, "7000"), (HEARTBEAT, "7000")], &low), short(7000));
         assert_eq!(check(&[(SESSION, "7001"), (HEARTBEAT, "7000")], &low), Ok(()));
     }
 

@@ -82,7 +82,8 @@ impl MetadataMachine {
                 if resource.kind == resource::GROUP && self.image.group_configs(&resource.name).is_empty() {
                     if self.image.group_configs.len() + new_groups >= GROUPS_WITH_CONFIGS_MAX {
                         return Err(invalid(format!(
-                            "{GROUPS_WITH_CONFIGS_MAX} groups have configs of their own, as many as may."
+                            "{GROUPS_WITH_CONFIGS_MAX} groups have configs of their own, as many as may; delete those of \
+                             a group first."
                         )));
                     }
                     new_groups += 1;
