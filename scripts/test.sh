@@ -12,7 +12,7 @@ usage: scripts/test.sh [--quick | --full] [--no-install]
   (none)    quick, the planted bug, the Java oracle, fuzz targets, torture, storage figures that need no clock, a pairwise matrix of real
             clients and of their groups, bad input, answers to administration beside Kafka's
                                                          (at most 25 minutes, tools already installed)
-  --full    a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
+  --full    the long models of groups, a first run from a clean clone, the full matrix on both drivers, bad input on both, the Kafka peer as
             control; writes docs/evidence/skeleton/ and docs/evidence/groups/clients.json
 
 What each stage says is kept under test-logs/ in the target directory; the log of one that fails is named at the end.
@@ -150,8 +150,12 @@ plain() {
   stage "compaction" compaction_check --ringlog "$TARGET/ci/ringlog"
 }
 
+# Thousands of seeds of what the Rust tests play some dozens of: the models of both kinds of groups.
+long_models() { cargo test --locked --quiet -p ringlog-broker --lib group::tests -- --ignored; }
+
 full() {
   quick
+  stage "models of groups, long" long_models
   stage "first run from a clean clone" scripts/first-run.sh
   stage "planted bug" planted
   stage "planted bug, simulated" planted_in_simulation

@@ -12,7 +12,6 @@ Kafka's own kafka-consumer-groups looks at all of it. Levels: smoke (three clien
 """
 import argparse
 import concurrent.futures
-import datetime
 import hashlib
 import os
 import shutil
@@ -342,20 +341,8 @@ def main():
             print(f"kept {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    passed = sum(row["ok"] for row in results.rows)
-    failed = len(results.rows) - passed
-    if args.json:
-        matrix.write_report(args.json, {
-            "figure": "clients in groups", "command": f"scripts/clients/group_matrix.py --level {args.level}",
-            "broker": "ringlog" if args.ringlog else ("Apache Kafka" if args.kafka else "external"), "commit": matrix.commit_hash(),
-            "machine": matrix.machine(), "date": datetime.date.today().isoformat(), "level": args.level,
-            "seconds": round(time.monotonic() - begin, 1), "values": {"passed": passed, "failed": failed},
-            "bound": {"value": "failed", "op": "==", "limit": 0}, "versions": results.versions, "rows": results.rows,
-        })
-    print(table(results))
-    print(f"{time.monotonic() - begin:.0f} s")
-    print(f"{passed} passed, {failed} failed")
-    return 0 if failed == 0 and passed > 0 else 1
+    command = f"scripts/clients/group_matrix.py --level {args.level}"
+    return matrix.finish(results, args, "clients in groups", command, begin, table(results))
 
 
 if __name__ == "__main__":

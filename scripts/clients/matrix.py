@@ -394,6 +394,24 @@ def machine():
     return f"{os.cpu_count()} x {model}, {memory_gib:.0f} GiB, Linux {os.uname().release}"
 
 
+def finish(results, args, figure, command, begin, text):
+    """Writes the evidence where it was asked for, prints the table, and gives the exit code."""
+    passed = sum(row["ok"] for row in results.rows)
+    failed = len(results.rows) - passed
+    if args.json:
+        write_report(args.json, {
+            "figure": figure, "command": command,
+            "broker": "ringlog" if args.ringlog else ("Apache Kafka" if args.kafka else "external"), "commit": commit_hash(),
+            "machine": machine(), "date": datetime.date.today().isoformat(), "level": args.level,
+            "seconds": round(time.monotonic() - begin, 1), "values": {"passed": passed, "failed": failed},
+            "bound": {"value": "failed", "op": "==", "limit": 0}, "versions": results.versions, "rows": results.rows,
+        })
+    print(text)
+    print(f"{time.monotonic() - begin:.0f} s")
+    print(f"{passed} passed, {failed} failed")
+    return 0 if failed == 0 and passed > 0 else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -441,22 +459,10 @@ def main():
             print(f"kept {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    passed = sum(row["ok"] for row in results.rows)
-    failed = len(results.rows) - passed
-    if args.json:
-        report = {
-            "figure": "clients", "command": "scripts/clients/matrix.py " + " ".join(
-                f"--level {args.level}".split() + ([] if not ours else ["--ringlog", os.path.basename(args.ringlog)])),
-            "broker": "ringlog" if ours else ("Apache Kafka" if args.kafka else "external"), "commit": commit_hash(),
-            "machine": machine(), "date": datetime.date.today().isoformat(), "level": args.level, "seconds": round(time.monotonic() - begin, 1),
-            "values": {"passed": passed, "failed": failed}, "bound": {"value": "failed", "op": "==", "limit": 0},
-            "versions": results.versions, "rows": results.rows,
-        }
-        write_report(args.json, report)
-    print(table(results))
-    print(f"{time.monotonic() - begin:.0f} s")
-    print(f"{passed} passed, {failed} failed")
-    return 0 if failed == 0 and passed > 0 else 1
+    command = f"scripts/clients/matrix.py --level {args.level}"
+    if ours:
+        command += f" --ringlog {os.path.basename(args.ringlog)}"
+    return finish(results, args, "clients", command, begin, table(results))
 
 
 if __name__ == "__main__":
