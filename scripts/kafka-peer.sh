@@ -15,7 +15,7 @@ usage: scripts/kafka-peer.sh COMMAND [OPTIONS]
   start       start Kafka unless it runs; prints its address HOST:PORT alone on standard output
   stop        end the Kafka that `start` started, and delete its data unless --data-dir was given
   status      print address, process and data folder; exit 0 when it serves, 3 when not
-  install     resolve the jars into the cache and stop there
+  install     resolve the jars into the cache, make the archive of their classes, and stop there
   classpath   print the class path
   tool CLASS ARGS...
               run the main class CLASS of the jars (org.apache.kafka.tools.* may be named without the package)
@@ -61,6 +61,47 @@ classpath() {
   mv "$file.new" "$file"
   printf '%s\n' "$stamp" > "$CACHE/stamp"
   cat "$file"
+}
+
+# Java maps this file instead of loading and checking the classes: a tool starts in half the time. It fits only the jars and
+# the Java that made it; without it all works, only slower.
+ARCHIVE="$CACHE/classes.jsa"
+archive_stamp() { cat "$CACHE/classpath" "$(dirname "$(readlink -f "$(command -v java)")")/../release" 2>/dev/null | cksum; }
+archive_fits() { [ -s "$ARCHIVE" ] && [ "$(cat "$ARCHIVE.stamp" 2>/dev/null)" = "$(archive_stamp)" ]; }
+
+# The options of Java for it, one a line: what Java has to say of a file that does not fit belongs to the error output.
+archive_options() {
+  ! archive_fits || printf '%s\n' "-XX:SharedArchiveFile=$ARCHIVE" -Xlog:disable -Xlog:all=warning:stderr
+}
+
+# Which classes there are to map, a broker and its tools tell while they work.
+make_archive() {
+  ! archive_fits || return 0
+  echo "kafka-peer: making $ARCHIVE" >&2
+  local lists class_path
+  class_path="$(classpath)"
+  lists="$(mktemp -d)"
+  rm -f "$ARCHIVE.stamp"
+  (
+    export RINGLOG_PEER_STATE="$lists" JAVA_TOOL_OPTIONS="-XX:DumpLoadedClassList=$lists/%p.classes"
+    address="$("$HERE/kafka-peer.sh" start)" || exit 1
+    ask() { local class="$1"; shift; "$HERE/kafka-peer.sh" tool "$class" --bootstrap-server "$address" "$@"; }
+    ask ConfigCommand --describe --entity-type brokers --entity-name 1
+    ask MetadataQuorumCommand describe --status
+    ask FeatureCommand describe
+    echo "a record" | ask ConsoleProducer --topic archive --compression-codec zstd
+    ask ProducerPerformance --topic archive --num-records 1000 --record-size 100 --throughput -1
+    ask consumer.ConsoleConsumer --topic archive --partition 0 --offset earliest --max-messages 1
+    ask consumer.group.ConsumerGroupCommand --list
+    ask GetOffsetShell --topic archive
+    "$HERE/kafka-peer.sh" tool DumpLogSegments --files "$(cat "$lists/default/data")/logs/archive-0/00000000000000000000.log"
+    "$HERE/kafka-peer.sh" stop
+  ) >"$lists/log" 2>&1 </dev/null || { tail -n 5 "$lists/log" >&2; fail "no peer to make the archive with"; }
+  cat "$lists"/*.classes | grep -v '^#' | LC_ALL=C sort -u > "$lists/all"
+  java -Xshare:dump "-XX:SharedClassListFile=$lists/all" "-XX:SharedArchiveFile=$ARCHIVE" -cp "$class_path" >"$lists/log" 2>&1 \
+    || { tail -n 5 "$lists/log" >&2; fail "making $ARCHIVE failed"; }
+  archive_stamp > "$ARCHIVE.stamp"
+  rm -rf -- "$lists"
 }
 
 # One line `starttime` of a process: with the pid it names a process for good, also after the pid is used again.
@@ -132,10 +173,13 @@ start() {
   [ -n "$PORT" ] || PORT="$(free_port)"
   [ -n "$CONTROLLER_PORT" ] || CONTROLLER_PORT="$(free_port)"
   write_properties "$STATE/server.properties" "$DATA_DIR/logs"
-  local java=(java "-Dlog4j2.configurationFile=$HERE/kafka/log4j2.properties")
+  local java=(java "-Dlog4j2.configurationFile=$HERE/kafka/log4j2.properties") archived
+  mapfile -t archived < <(archive_options)
+  java+=(${archived[@]+"${archived[@]}"})
   if [ ! -e "$DATA_DIR/logs/meta.properties" ]; then
     local id
-    id="$("${java[@]}" -Xmx256m -cp "$class_path" kafka.tools.StorageTool random-uuid)"
+    # As Kafka's StorageTool makes it, without a Java of its own: base64url, and no dash in front.
+    id="$(python3 -c 'import base64, os; print(base64.urlsafe_b64encode(b"R" + os.urandom(15)).decode()[:22])')"
     "${java[@]}" -Xmx256m -cp "$class_path" kafka.tools.StorageTool format --standalone -t "$id" \
       -c "$STATE/server.properties" > "$STATE/log" 2>&1 || { cat "$STATE/log" >&2; fail "formatting $DATA_DIR failed"; }
   fi
@@ -196,8 +240,10 @@ tool() {
     kafka.* | org.*) ;;
     *) class="org.apache.kafka.tools.$class" ;;
   esac
-  local class_path; class_path="$(classpath)"
-  exec java "-Xmx${KAFKA_TOOL_HEAP:-512m}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+  local class_path archived
+  class_path="$(classpath)"
+  mapfile -t archived < <(archive_options)
+  exec java ${archived[@]+"${archived[@]}"} "-Xmx${KAFKA_TOOL_HEAP:-512m}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
     "-Dlog4j2.configurationFile=$HERE/kafka/log4j2.properties" -cp "$class_path" "$class" "$@"
 }
 
@@ -233,7 +279,7 @@ main() {
     start) start ;;
     stop) stop ;;
     status) status ;;
-    install) classpath >/dev/null ;;
+    install) make_archive ;;
     classpath) classpath ;;
     *) usage >&2; exit 2 ;;
   esac
