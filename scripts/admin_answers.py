@@ -169,17 +169,25 @@ def one(results, with_text=False):
 def cases(address, texts=False, settles=0.0):
     """Yields (name, answer)."""
     with wire.Connection(address) as peer:
-        def settled(answer):
-            time.sleep(settles)
+        changed_at = -settles
+
+        def settled(answer, validate_only):
+            nonlocal changed_at
+            if not (answer[0] if texts else answer) and not validate_only:
+                changed_at = time.monotonic()
             return answer
 
+        def settle():
+            time.sleep(max(0.0, changed_at + settles - time.monotonic()))
+
         def change(*changes, kind=TOPIC, name=NAME, validate_only=False):
-            return settled(one(incremental(peer, [(kind, name, list(changes))], validate_only), texts))
+            return settled(one(incremental(peer, [(kind, name, list(changes))], validate_only), texts), validate_only)
 
         def swap(*configs, kind=TOPIC, name=NAME, validate_only=False):
-            return settled(one(replace(peer, [(kind, name, list(configs))], validate_only), texts))
+            return settled(one(replace(peer, [(kind, name, list(configs))], validate_only), texts), validate_only)
 
         def show(*keys, kind=TOPIC, name=NAME):
+            settle()
             error, text, _, _, configs = describe(peer, [(kind, name, list(keys))])[0]
             return [(error, text) if texts else error, configs]
 
