@@ -82,10 +82,10 @@ install_python() {
 install_go() {
   need go golang-go
   local source="$ROOT/scripts/clients/go" sources
-  sources=("$source"/go.mod "$source"/go.sum "$source"/main.go "$source"/groups/*.go)
-  fresh go "${sources[@]}" && [ -x "$CACHE/clients/franz-go-client" ] && [ -x "$CACHE/clients/group-members" ] && return
+  sources=("$source"/go.mod "$source"/go.sum "$source"/*.go "$source"/groups/*.go)
+  fresh go "${sources[@]}" && [ -x "$CACHE/clients/go-clients" ] && [ -x "$CACHE/clients/group-members" ] && return
   note "Go clients"
-  (cd "$source" && go build -trimpath -o "$CACHE/clients/franz-go-client" . && go build -trimpath -o "$CACHE/clients/group-members" ./groups) </dev/null
+  (cd "$source" && go build -trimpath -o "$CACHE/clients/go-clients" . && go build -trimpath -o "$CACHE/clients/group-members" ./groups) </dev/null
   made go "${sources[@]}"
 }
 
@@ -104,7 +104,7 @@ install_node() {
   need node nodejs
   need npm npm
   local source="$ROOT/scripts/clients/js" modules="$CACHE/clients/js"
-  fresh node "$source"/package*.json && [ -d "$modules/node_modules/kafkajs" ] && return
+  fresh node "$source"/package*.json && [ -d "$modules/node_modules/kafkajs-snappy" ] && return
   note "Node clients into $modules"
   mkdir -p "$modules"
   cp "$source"/package*.json "$modules"

@@ -27,7 +27,6 @@ import group_tool
 import matrix
 
 HERE, CACHE, ROOT = matrix.HERE, matrix.CACHE, matrix.ROOT
-SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 # Of groups of the consumer protocol the broker says how often they send heartbeats.
 CONSUMER_SETTINGS = {
     "group.consumer.min.session.timeout.ms": 1000, "group.consumer.session.timeout.ms": group_life.SESSION_MS,
@@ -235,8 +234,7 @@ def plan(level, seed, without):
 
 
 def settings(lives):
-    chosen = SETTINGS | (CONSUMER_SETTINGS if any("consumer" in protocol for _, protocol, _ in lives) else {})
-    return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+    return matrix.settings(matrix.SETTINGS | (CONSUMER_SETTINGS if any("consumer" in protocol for _, protocol, _ in lives) else {}))
 
 
 class KafkaThatFalls(brokers.Kafka):

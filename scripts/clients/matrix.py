@@ -7,7 +7,8 @@
 
 Against our broker each run also does: kill -9 and a restart with another shard count, a clean stop and a restart, each with
 everything read back; a text file through `ringlog cat` and kcat; get-offsets, producer-perf-test and DumpLogSegments of the
-Kafka tools. Levels: smoke (a minute, two clients), pairwise (every pair of factors, chosen by the commit hash), full.
+Kafka tools. Levels: smoke (a minute, two clients), pairwise (every pair of factors, chosen by the commit hash, but pairs of a
+further client with another that is no yardstick), full.
 """
 import argparse
 import datetime
@@ -32,14 +33,24 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(HERE, "tools"))
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "ringlog", "clients")
 VENV_PYTHON = os.path.join(CACHE, "venv", "bin", "python")
+NODE_MODULES = os.path.join(CACHE, "js", "node_modules")
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 # (acks, idempotent): idempotence is defined for acks=all only.
 ACKS = [("all", True), ("all", False), ("1", False), ("0", False)]
 # Client -> the scenario profile it can produce.
 CLIENTS = {
-    "kcat": "kcat", "confluent-kafka": "full", "kafka-python": "keyed", "franz-go": "full", "java": "full", "tools": "console",
+    "kcat": "kcat", "confluent-kafka": "full", "kafka-python": "keyed", "aiokafka": "keyed", "franz-go": "full", "sarama": "full", "kafka-go": "full",
+    "kafkajs": "keyed", "java": "full", "tools": "console",
 }
+# kafkajs has gzip by itself and snappy from a package of its own; what it takes for the others is compiled C.
+CODECS_OF = {"kafkajs": ["none", "gzip", "snappy"]}
+NOT_IDEMPOTENT = {"kafka-go"}
+# Of the pairs of a writer and a reader, pairwise leaves out those of a further client with one that is not a yardstick.
+FURTHER = {"aiokafka", "sarama", "kafka-go", "kafkajs"}
+YARDSTICKS = {"confluent-kafka", "franz-go", "java"}
+# kafkajs reads in a group of its own; nobody else would join it.
+SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 SHARDS = [1, 2]
 DRIVERS = ["io_uring", "epoll"]
 PARTITIONS = 4
@@ -53,10 +64,20 @@ def command_of(client):
         "tools": [sys.executable, os.path.join(HERE, "tools", "tools_client.py")],
         "confluent-kafka": [VENV_PYTHON, os.path.join(HERE, "python", "confluent_client.py")],
         "kafka-python": [VENV_PYTHON, os.path.join(HERE, "python", "kafka_python_client.py")],
-        "franz-go": [os.path.join(CACHE, "franz-go-client")],
+        "aiokafka": [VENV_PYTHON, os.path.join(HERE, "python", "aiokafka_client.py")],
+        **{name: [os.path.join(CACHE, "go-clients"), name] for name in ("franz-go", "sarama", "kafka-go")},
+        "kafkajs": ["node", os.path.join(HERE, "js", "client.js")],
         "java": ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp",
                  f"{java}/java-client.jar:{java}/libraries/*", "ringlog.clients.JavaClient"],
     }[client]
+
+
+def writes(client, codec, idempotent):
+    return codec in CODECS_OF.get(client, CODECS) and not (idempotent and client in NOT_IDEMPOTENT)
+
+
+def reads(client, codec):
+    return codec in CODECS_OF.get(client, CODECS)
 
 
 class Results:
@@ -87,7 +108,7 @@ def run_batch(client, jobs, folder, timeout):
     with open(path, "w", encoding="utf-8") as out:
         for job in jobs:
             out.write(json.dumps(job) + "\n")
-    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", NODE_PATH=NODE_MODULES)
     try:
         done = subprocess.run(
             [*command_of(client), "batch", "--jobs", path], capture_output=True, timeout=timeout, env=environment,
@@ -166,7 +187,8 @@ def consume(results, cells, address, paths, folder, context, phase, consumers_of
 
 def factors():
     """Every allowed cell of the full product: (producer, consumer, codec, (acks, idempotent), shards, driver)."""
-    return list(itertools.product(CLIENTS, CLIENTS, CODECS, ACKS, SHARDS, DRIVERS))
+    product = itertools.product(CLIENTS, CLIENTS, CODECS, ACKS, SHARDS, DRIVERS)
+    return [cell for cell in product if writes(cell[0], cell[2], cell[3][1]) and reads(cell[1], cell[2])]
 
 
 def pairwise(seed):
@@ -176,7 +198,9 @@ def pairwise(seed):
     rng.shuffle(pool)
 
     def pairs(cell):
-        return {(i, str(cell[i]), j, str(cell[j])) for i, j in itertools.combinations(range(len(cell)), 2)}
+        all_pairs = {(i, str(cell[i]), j, str(cell[j])) for i, j in itertools.combinations(range(len(cell)), 2)}
+        who = set(cell[:2])
+        return all_pairs if not who & FURTHER or who & YARDSTICKS else all_pairs - {(0, cell[0], 1, cell[1])}
 
     missing = set().union(*map(pairs, pool))
     chosen = []
@@ -214,7 +238,7 @@ def plan(level, seed, shards, drivers):
         rows = []
         for a, b, codec, acks in itertools.product(CLIENTS, CLIENTS, CODECS, ACKS):
             # A JVM start per cell: the console consumer reads each producer's idempotent cells only.
-            if b != "tools" or acks == ("all", True):
+            if writes(a, codec, acks[1]) and reads(b, codec) and (b != "tools" or acks == ("all", a not in NOT_IDEMPOTENT)):
                 rows.append((a, b, codec, acks))
     return [(count, driver, cells_of(rows)) for count, driver in itertools.product(shards, drivers)]
 
@@ -329,6 +353,18 @@ def text_file(results, broker, folder, context):
     results.check(kcat_to_cat, phase="text file", producer="kcat", consumer="ringlog cat", **context)
 
 
+def quick_readers(cells, level):
+    """{topic: [client]}: one quick reader per topic is enough after a restart; which one, the topic's number decides."""
+    quick = ["kcat", "confluent-kafka"]
+    if level != "smoke":
+        quick += ["franz-go", "java", "aiokafka", "sarama", "kafka-go", "kafkajs"]
+    chosen = {}
+    for number, cell in enumerate(cells):
+        able = [client for client in quick if reads(client, cell.codec)]
+        chosen[cell.topic] = [able[number % len(able)]]
+    return chosen
+
+
 def one_life(results, broker, cells, paths, folder, context, level):
     """Starts a broker, runs its cells, and the restarts where the broker is ours."""
     broker.start()
@@ -340,9 +376,7 @@ def one_life(results, broker, cells, paths, folder, context, level):
         if broker.can_cat:
             text_file(results, broker, folder, context)
         if broker.can_restart:
-            # One quick reader per topic is enough after a restart; which one, the topic's number decides.
-            quick = ["kcat", "confluent-kafka"] if level == "smoke" else ["kcat", "confluent-kafka", "franz-go", "java"]
-            reader = {cell.topic: [quick[number % len(quick)]] for number, cell in enumerate(cells)}
+            reader = quick_readers(cells, level)
             other = 3 if context["shards"] == 2 else 2
             broker.kill()
             broker.start(shards=other)
@@ -375,6 +409,11 @@ def table(results):
         if rows:
             lines.append(f"{phase:<44} {sum(rows)}/{len(rows)}")
     return "\n".join(lines)
+
+
+def settings(chosen):
+    """Configuration of a broker as words of its command line."""
+    return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 
 
 def commit_hash():
@@ -447,9 +486,9 @@ def main():
             print(f"== {len(cells)} topics {' '.join(f'{k} {v}' for k, v in context.items())}", flush=True)
             if ours:
                 data = os.path.join(folder, f"data-{count}-{driver}")
-                broker = brokers.Ringlog(args.ringlog, data, shards=count, driver=driver)
+                broker = brokers.Ringlog(args.ringlog, data, shards=count, driver=driver, extra=settings(SETTINGS))
             elif args.kafka:
-                broker = brokers.Kafka(os.path.join(ROOT, "scripts", "kafka-peer.sh"))
+                broker = brokers.Kafka(os.path.join(ROOT, "scripts", "kafka-peer.sh"), options=settings(SETTINGS))
             else:
                 broker = brokers.External(args.bootstrap)
             broker.records = args.records
