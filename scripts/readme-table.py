@@ -62,7 +62,7 @@ def table(report, groups):
         again = [row for row in rows if row["phase"].startswith("kill") and row.get("consumer") == client]
         joined = [row for row in group_rows if client in row.get("clients", ())]
         lines.append(f"| {version} | {share(wrote)} | {share(read)} | {share(again)} | {share(joined)} |")
-    scenarios = sorted({row["scenario"] for row in group_rows if "clients" in row and row["clients"] != ["tools"]})
+    scenarios = sorted({row["scenario"] for row in group_rows if row.get("clients") and row["clients"] != ["tools"]})
     protocols = sorted({row["protocol"] for row in group_rows if row.get("protocol")})
     lines.append("")
     lines.append("Written and read: a cell is a topic: writer, codec, acks and idempotence, on 1 and 2 shards and both drivers. "

@@ -110,8 +110,9 @@ def _assignment(data):
 class Group:
     """A group and its topic. Records are produced here, so what must be read is known."""
 
-    def __init__(self, address, folder, name, protocol, commands):
+    def __init__(self, address, folder, name, protocol, commands, binary=None):
         self.address, self.folder, self.name, self.topic, self.protocol, self.commands = address, folder, name, f"t-{name}", protocol, commands
+        self.binary = binary
         self.changed, self.members, self.ends, self.crashes = threading.Condition(), [], [0] * PARTITIONS, []
         self.environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", NODE_PATH=NODE_MODULES)
         wire.create_and_wait(address, {self.topic: PARTITIONS})

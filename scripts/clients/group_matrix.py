@@ -8,7 +8,8 @@
 Each client in each protocol that it has lives through: one member reads and commits, the next goes on where it stood; a second one
 shares the partitions, leaves, and another is killed; the broker is killed and starts with another number of shards. Members of the
 cooperative protocol keep what need not move; static members come back without a rebalance. Two clients share a group as well, and
-Kafka's own kafka-consumer-groups looks at all of it. Levels: smoke (three clients, half a minute), pairwise (all clients), full.
+Kafka's own kafka-consumer-groups looks at all of it, and `ringlog group` where the broker is ours. Levels: smoke (three clients, half
+a minute), pairwise (all clients), full.
 """
 import argparse
 import concurrent.futures
@@ -73,11 +74,11 @@ def commands():
 class Life:
     """One group through its scenarios; each is a row of the results. After one that fails the others of the life are not run."""
 
-    def __init__(self, results, lock, clients, protocol, static, address, folder):
+    def __init__(self, results, lock, clients, protocol, static, address, folder, binary):
         self.results, self.lock, self.clients, self.protocol, self.static = results, lock, clients, protocol, static
         self.failed = False
         name = "-".join([*clients, protocol, *(["static"] if static else [])]).lower().replace("+", "-")
-        self.group = group_life.Group(address, folder, name, protocol, commands())
+        self.group = group_life.Group(address, folder, name, protocol, commands(), binary)
         self.member = None
 
     def join(self, number, instance=None):
@@ -125,6 +126,7 @@ class Life:
         first.stop()
         group.check_reads()
         group.produce(10)
+        group_tool.left_behind(group, 10)
         self.member = self.join(1)
         group.wait_read(self.member)
         return group.check_reads()
@@ -139,6 +141,7 @@ class Life:
         group.wait_read(first, second)
         if not second.reads:
             raise AssertionError("the second member read nothing")
+        group_tool.shared(group, (first, second))
         return group.check_reads()
 
     def leave(self):
@@ -205,6 +208,7 @@ class Life:
             raise AssertionError(f"partitions moved: {before} became {self.member.owned}")
         if len(second.revoked) != revoked:
             raise AssertionError(f"the other member gave {second.revoked[revoked:]} back")
+        group_tool.shared(group, (self.member, second), ("one", "two"))
         return group.check_reads()
 
     def fence(self):
@@ -268,13 +272,16 @@ def run_lives(results, broker, lives, folder, level, binary):
     groups = []
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            groups = [Life(results, lock, *life, broker.address, folder) for life in lives]
+            groups = [Life(results, lock, *life, broker.address, folder, binary) for life in lives]
             alive = [life for life in groups if not life.static]
             work = [pool.submit(life.before_restart, brief) for life in alive]
             work += [pool.submit(life.static_members) for life in groups if life.static]
             for done in work:
                 done.result()
             sound = [life.group for life in alive if not life.failed and "consumer" not in life.protocol]
+            if binary:
+                protocols = {life.group.name: life.protocol for life in alive if not life.failed}
+                results.check(lambda: group_tool.listed(binary, broker.address, protocols), clients=[], scenario="ringlog group list")
             if sound and not brief:
                 names = [life.group.name for life in alive if not life.failed]
                 group_tool.check(results, "kafka-consumer-groups lists and describes", lambda: group_tool.living(broker.address, names, sound[0]))

@@ -37,6 +37,59 @@ def expect(what, got, wanted):
         raise AssertionError(f"{what}: {got}, expected {wanted}")
 
 
+def report(group):
+    """`ringlog group describe` of a group, and its rows by partition, which must be those of its topic."""
+    told = ringlog(group.binary, group.address, "describe", group.name)[0]
+    rows = {row["partition"]: row for row in told["partitions"]}
+    if rows:
+        expect("partitions described", (len(told["partitions"]), sorted(rows)), (group_life.PARTITIONS, list(range(group_life.PARTITIONS))))
+        expect("topics described", {row["topic"] for row in rows.values()}, {group.topic})
+    return told, rows
+
+
+def left_behind(group, lag):
+    """`ringlog group describe` of a group that nobody is in, `lag` records behind in each partition."""
+    if not group.binary:
+        return
+    group.wait("`ringlog group describe` says Empty", lambda: report(group)[0]["state"] == "Empty")
+    told, rows = report(group)
+    expect("members described", told["members"], [])
+    expect("owners described", {row["member"] for row in rows.values()}, {None})
+    expect("committed", [row["committed_offset"] for _, row in sorted(rows.items())], [end - lag for end in group.ends])
+    expect("lag", {row["lag_records"] for row in rows.values()}, {lag})
+    expect("lag in all", told["total"]["lag_records"], lag * group_life.PARTITIONS)
+    if not all(isinstance(row["lag_ms"], int) for row in rows.values()):
+        raise AssertionError(f"a lag without its time: {told['partitions']}")
+
+
+def shared(group, members, instances=(None, None)):
+    """`ringlog group describe` of a group whose members have read all: who they are and what each owns, by their own word."""
+    if not group.binary:
+        return
+    group.wait("`ringlog group describe` says Stable", lambda: report(group)[0]["state"] == "Stable")
+    told, rows = report(group)
+    owned = {row["member"]: set() for row in told["members"]}
+    expect("members described", len(owned), len(members))
+    expect("instances described", {row["instance"] for row in told["members"]}, set(instances))
+    for partition, row in rows.items():
+        owned[row["member"]].add(partition)
+    expect("partitions of members", {row["member"]: row["partitions"] for row in told["members"]}, {name: len(parts) for name, parts in owned.items()})
+    if not any(member.client in group_life.SILENT for member in members):
+        expect("assignment", sorted(map(sorted, owned.values())), sorted(sorted(member.owned) for member in members))
+    expect("committed", [row["committed_offset"] for _, row in sorted(rows.items())], group.ends)
+    expect("lag", [row["lag_records"] for row in rows.values()] + [told["total"]["lag_records"]], [0] * (group_life.PARTITIONS + 1))
+
+
+def listed(binary, address, protocols):
+    """`ringlog group list` while members are there; {name: protocol}, of a group in conversion any."""
+    kinds = {item["group"]: (item["state"], item["type"]) for item in ringlog(binary, address, "list")}
+    for name, protocol in protocols.items():
+        state, kind = kinds.get(name, (None, None))
+        if state is None or state in ("Empty", "Dead") or ("+" not in protocol and kind != ("consumer" if protocol == "consumer" else "classic")):
+            raise AssertionError(f"`ringlog group list` says of {name}: {state}, {kind}")
+    return f"{len(kinds)} groups"
+
+
 def living(address, names, group):
     """List and describe while a member is there."""
     listed = {words[0] for words in tool(address, "--list")}
