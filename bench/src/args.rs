@@ -27,8 +27,9 @@ const THREADS_MAX: u32 = 256;
 
 const AFTER_HELP: &str = "\
 Examples (`ringlog bench` and `ringlog-bench` are the same):
-  ringlog bench                                            a broker of its own, 60 s, 10k records/s of 1 KiB
-  ringlog bench produce -b host:9092 --rate 200k/s --record-size 100 --records-per-batch 10 --partitions 100
+  ringlog bench                            its own broker, 10k records a second
+  ringlog bench produce -b host:9092 --rate 200k/s --record-size 100 \\
+    --records-per-batch 10 --partitions 100
   ringlog bench consume --consumers 4 --preload 1GiB
   ringlog bench e2e --rate 50MB/s --acks 1 -o json --report run.json
 

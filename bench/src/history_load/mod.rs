@@ -46,7 +46,7 @@ pub const FIRST_CONSUMER: u64 = 1_000;
 pub const FINAL_READER: u64 = 9_999;
 
 const AFTER_HELP: &str = "\
-On standard output: one JSON line when the clients start, one at the end. SIGINT or SIGTERM ends the load early; the
+On standard output: one JSON line when the clients start, one at the end. SIGINT or SIGTERM ends the load early; the \
 final sends and the final read follow all the same (a second signal ends at once). The format: verify --schema.
 
 Exit codes: 0 the history is written and everything was read to its end, 1 it was not, 2 wrong usage.";

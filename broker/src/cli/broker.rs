@@ -16,7 +16,7 @@ Examples:
   ringlog broker --profile server --cpuset 2-9 --memory 16GiB
   ringlog broker --ephemeral --listen 127.0.0.1:0 --admin none --ready-fd 1
 
-Every flag sets a key of the configuration; `ringlog config reference` prints them all, with the environment
+Every flag sets a key of the configuration; `ringlog config reference` prints them all, with the environment \
 variable of each. SIGTERM drains and stops; a second one stops at once.";
 
 /// Run a broker.

@@ -25,13 +25,13 @@ use produce::ProduceJob;
 
 const AFTER_HELP: &str = "\
 Examples:
-  ringlog cat orders -P lines.txt                      one record for each line of a file
-  ringlog cat orders -P -K : -z zstd < keyed.txt       key:value lines, compressed
-  ringlog cat orders -C -e                             print all records and stop
-  ringlog cat orders -C --offset -10 -o json           the last ten of each partition, then follow
-  ringlog cat orders -C -f '%p:%o %k=%s\\n' -c 5        five records in a format of your own
+  ringlog cat orders -P lines.txt                 a record for each line
+  ringlog cat orders -P -K : -z zstd < keyed.txt  key:value lines, compressed
+  ringlog cat orders -C -e                        print all records and stop
+  ringlog cat orders -C --offset -10 -o json      the last ten, then follow
+  ringlog cat orders -C -f '%p:%o %k=%s\\n' -c 5   five in a format of your own
 
-Formats: %s value, %S its length, %k key, %K its length, %h headers, %t topic, %p partition, %o offset,
+Formats: %s value, %S its length, %k key, %K its length, %h headers, %t topic, %p partition, %o offset, \
 %T timestamp, %% percent; escapes \\n \\r \\t \\0 \\\\ \\xNN. JSON shows bytes that are not UTF-8 in base64.";
 
 /// Produce lines or print records.

@@ -21,14 +21,16 @@ use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 const AFTER_HELP: &str = "\
 Examples:
-  ringlog group list                                       every group and its state
-  ringlog group describe billing                           members, and how far each partition lags
-  ringlog group describe billing --trend 30                watch for 30 s: does it catch up, and when
-  ringlog group describe billing --admin 127.0.0.1:9644    its last rebalances too: who left, why, what moved
-  ringlog group seek billing -t orders --to earliest       read everything again (stop the members first)
+  ringlog group list                             every group and its state
+  ringlog group describe billing                 members, lag of each partition
+  ringlog group describe billing --trend 30      for 30 s: does it catch up?
+  ringlog group describe billing --admin 127.0.0.1:9644
+                                                 its last rebalances too
+  ringlog group seek billing -t orders --to earliest
+                                                 read everything again
   ringlog group seek billing -t orders:3 --to 2026-11-30T12:00:00Z --dry-run
-  ringlog group offset-delete billing -t orders            forget where it stands in a topic
-  ringlog group delete billing                             delete a group without members";
+  ringlog group offset-delete billing -t orders  forget a topic
+  ringlog group delete billing                   delete a group without members";
 
 /// List, describe, seek and delete consumer groups.
 #[derive(Debug, clap::Args)]

@@ -22,12 +22,12 @@ use crate::process::plan::StartShards;
 
 const AFTER_HELP: &str = "\
 Examples:
-  ringlog broker                                        serve on 127.0.0.1:9092, data in the user's data directory
-  ringlog broker --ephemeral --listen 127.0.0.1:0       an in-memory broker on a free port, for tests
-  ringlog topic create orders --partitions 3            create a topic
-  echo hello | ringlog cat -P -t orders                 produce a record
+  ringlog broker                                     serve on 127.0.0.1:9092
+  ringlog broker --ephemeral --listen 127.0.0.1:0    in memory, on a free port
+  ringlog topic create orders --partitions 3         create a topic
+  echo hello | ringlog cat -P -t orders              produce a record
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again (address or data directory in use), 78 wrong
+Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again (address or data directory in use), 78 wrong \
 configuration, 128+n ended by signal n.";
 
 /// A streaming broker that speaks the Apache Kafka protocol.
@@ -103,6 +103,21 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// clap breaks prose to the terminal's width; examples it would break in the middle.
+    #[test]
+    fn examples_fit_a_terminal_of_80_columns() {
+        fn check(command: &clap::Command, too_long: &mut Vec<String>) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            too_long.extend(
+                after.lines().filter(|line| line.starts_with("  ") && line.len() > 80).map(str::to_owned),
+            );
+            command.get_subcommands().for_each(|command| check(command, too_long));
+        }
+        let mut too_long = Vec::new();
+        check(&Cli::command(), &mut too_long);
+        assert_eq!(too_long, Vec::<String>::new());
     }
 
     #[test]

@@ -10,13 +10,14 @@ use super::{ClusterError, Outcome};
 
 const EXAMPLES: &str = "\
 Examples:
-  ringlog cluster features                                    what the cluster runs, and what it could run
-  ringlog cluster features upgrade                            each feature to the highest level of this broker
-  ringlog cluster features upgrade group.version=1 --dry-run  only ask whether it would be done
+  ringlog cluster features                         what runs, and what could run
+  ringlog cluster features upgrade                 each to this broker's highest
+  ringlog cluster features upgrade group.version=1 --dry-run
   ringlog cluster features downgrade group.version=0
 
-A level says what may be written to disk and offered to clients. A newer version of the broker raises none by being started,
+A level says what may be written to disk and offered to clients. A newer version of the broker raises none by being started, \
 so that the older one can be started again; once a level is raised it cannot. All levels of one call change or none do.
+
 Exit codes: 0 done, 1 refused by the broker or not reached, 2 wrong usage.";
 
 #[derive(Debug, clap::Args)]

@@ -14,7 +14,7 @@ Examples:
   ringlog topic alter orders --set segment.bytes=67108864 --unset retention.ms
   ringlog topic alter orders --set max.message.bytes=2000000 --dry-run
 
-All changes of one call happen or none. A key that is unset goes back to the broker's value; `ringlog topic describe NAME --all`
+All changes of one call happen or none. A key that is unset goes back to the broker's value; `ringlog topic describe NAME --all` \
 lists the keys. Exit codes: 0 done, 1 refused by the broker or not reached, 2 wrong usage.";
 
 #[derive(Debug, clap::Args)]
