@@ -27,13 +27,14 @@ const UNSAFE_ALLOWED: [&str; 6] = [
 ];
 
 /// Crate (its folder) -> our crates that it may depend on. Arrows run one way.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("protocol", &[]),
     ("protocol/codegen", &[]),
     ("protocol/flat", &[]),
     ("raft", &["ringlog-protocol"]),
     ("raft/model", &[]),
     ("shard/io", &[]),
+    ("shard/soak", &["ringlog-io"]),
     ("shard", &["ringlog-protocol", "ringlog-raft", "ringlog-io"]),
     ("bench", &["ringlog-protocol", "ringlog-io"]),
     (

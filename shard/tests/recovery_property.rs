@@ -1,7 +1,7 @@
 //! Crashes at every change of the disk, with any subset of what was not synced, also while a start is under way, and with
 //! another number of cores after each: nothing told is lost, nothing deleted comes back, and every start finds the same.
 //!
-//! The long form is `scripts/crash-seeds.sh`; a seed that failed is played alone with `RINGLOG_SEED`.
+//! The long form is `scripts/simulate.sh storage`; a seed that failed is played alone with `RINGLOG_SEED`.
 
 mod crash_support;
 mod storage_support;
