@@ -1,14 +1,11 @@
 //! Configs, epochs and the quorum of a whole broker of two cores, on the wire and from the command line: what is altered takes effect at
 //! once on every partition and outlives kill -9.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use process::Broker;
 use ringlog_protocol::api::ApiKey;
-use ringlog_protocol::frame::{Answer, RequestHeader};
 use ringlog_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterConfigsResponse};
 use ringlog_protocol::messages::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse,
@@ -26,54 +23,21 @@ use ringlog_protocol::messages::list_offsets::{
 use ringlog_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
-use ringlog_protocol::wire::{EncodeError, Piece, Reader, Writer};
+use ringlog_protocol::wire::Reader;
 use serde_json::Value;
+
+mod process;
 
 const PARTITIONS: i32 = 4;
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 
-fn ringlog(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RINGLOG_")) {
-        command.env_remove(name);
-    }
-    command.args(arguments);
-    command
-}
-
-/// A broker that ends with the test.
-struct Broker {
-    child: Child,
-    address: String,
+/// Cores look often for what retention removes.
+fn start(directory: &Path) -> Broker {
+    Broker::start(directory, &["--set", "log.retention.check.interval.ms=100"])
 }
 
 impl Broker {
-    fn start(directory: &Path) -> Broker {
-        let directory = directory.to_str().expect("temporary paths are text");
-        let mut command =
-            ringlog(&["broker", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);
-        command.args(["--memory", "128MiB", "--ready-fd", "1", "--data-dir", directory]);
-        command.args(["--set", "log.retention.check.interval.ms=100"]);
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
-        let ready: Value = serde_json::from_str(&line).expect("a ready line");
-        let address = ready["listeners"][0]["bound"].as_str().expect("an address").to_owned();
-        Broker { child, address }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        ringlog(arguments).args(["-b", &self.address]).output().expect("the binary runs")
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    }
-
     fn create(&self) {
         self.json(&["topic", "create", "orders", "-p", &PARTITIONS.to_string(), "-o", "json"]);
     }
@@ -83,44 +47,8 @@ impl Broker {
     }
 
     /// Sends one record of so many bytes; whether it was taken.
-    fn send(&self, partition: i32, bytes: usize) -> bool {
-        let partition = partition.to_string();
-        let mut child = ringlog(&["cat", "orders", "-P", "-p", &partition, "-b", &self.address])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
-        writeln!(child.stdin.take().expect("piped"), "{}", "x".repeat(bytes)).expect("it reads");
-        child.wait().expect("it ends").success()
-    }
-
-    /// One request on a connection of its own; the body of the answer.
-    fn call(
-        &self,
-        api: ApiKey,
-        api_version: i16,
-        body: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
-    ) -> Vec<u8> {
-        let header = RequestHeader {
-            api,
-            api_version,
-            correlation_id: 7,
-            client_id: Some("test"),
-            answer: Answer::Serve,
-        };
-        let mut writer = Writer::frame(256);
-        header.encode(&mut writer).and_then(|()| body(&mut writer, api_version)).expect("a legal request");
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        for piece in writer.finish_frame().expect("it is short") {
-            let Piece::Bytes(bytes) = piece else { panic!("requests are in memory") };
-            stream.write_all(&bytes).expect("it reads");
-        }
-        let mut length = [0; 4];
-        stream.read_exact(&mut length).expect("an answer");
-        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
-        stream.read_exact(&mut frame).expect("a whole answer");
-        let header_bytes = if api.api().response_header_version(api_version) == 1 { 5 } else { 4 };
-        frame.split_off(header_bytes)
+    fn takes(&self, partition: i32, bytes: usize) -> bool {
+        self.send("orders", partition, &["x".repeat(bytes)])
     }
 
     /// Error number and text.
@@ -208,19 +136,6 @@ impl Broker {
         };
         (partition.error_code, diverging, has_records)
     }
-
-    fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It has ended already where the test killed it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn directory() -> tempfile::TempDir {
@@ -230,10 +145,10 @@ fn directory() -> tempfile::TempDir {
 #[test]
 fn an_altered_topic_config_holds_on_every_partition_at_once_and_after_kill_9() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.create();
     let taken =
-        |broker: &Broker| (0..PARTITIONS).map(|partition| broker.send(partition, 3000)).collect::<Vec<_>>();
+        |broker: &Broker| (0..PARTITIONS).map(|partition| broker.takes(partition, 3000)).collect::<Vec<_>>();
     assert_eq!(taken(&broker), [true; PARTITIONS as usize]);
     let altered = broker.alter(&["--set", "max.message.bytes=1000"]);
     let config = serde_json::json!([{ "key": "max.message.bytes", "value": "1000", "source": "topic" }]);
@@ -251,7 +166,7 @@ fn an_altered_topic_config_holds_on_every_partition_at_once_and_after_kill_9() {
     assert_eq!(broker.run(&["topic", "alter", "nobody", "--unset", "segment.ms"]).status.code(), Some(1));
 
     broker.kill();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     assert_eq!(taken(&broker), [false; PARTITIONS as usize]);
     let described = broker.json(&["topic", "describe", "orders", "-o", "json"]);
     let configs = described[0]["configs"].as_array().expect("a list").clone();
@@ -266,9 +181,9 @@ fn an_altered_topic_config_holds_on_every_partition_at_once_and_after_kill_9() {
 #[test]
 fn a_live_log_rolls_and_retains_by_new_settings() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.create();
-    (0..PARTITIONS).for_each(|partition| assert!(broker.send(partition, 100)));
+    (0..PARTITIONS).for_each(|partition| assert!(broker.takes(partition, 100)));
     broker.alter(&["--set", "segment.ms=1", "--set", "retention.ms=1"]);
     let deadline = Instant::now() + Duration::from_secs(30);
     let earliest = || {
@@ -285,10 +200,10 @@ fn a_live_log_rolls_and_retains_by_new_settings() {
 #[test]
 fn brokers_are_altered_and_their_topics_follow_also_after_kill_9() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.create();
     assert_eq!(broker.set(BROKER, "", "message.max.bytes", "1000").0, 0);
-    assert!(!broker.send(1, 3000));
+    assert!(!broker.takes(1, 3000));
     assert_eq!(broker.set(BROKER, "1", "message.max.bytes", "2000").0, 0);
     let (code, text) = broker.set(BROKER, "1", "num.partitions", "9");
     assert_eq!(code, 42, "{text}");
@@ -308,15 +223,15 @@ fn brokers_are_altered_and_their_topics_follow_also_after_kill_9() {
     };
     expect(&broker);
     broker.kill();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     expect(&broker);
-    assert!(!broker.send(1, 3000) && broker.send(1, 1500));
+    assert!(!broker.takes(1, 3000) && broker.takes(1, 1500));
 }
 
 #[test]
 fn replacing_a_topics_configs_unsets_the_others() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.create();
     broker.alter(&["--set", "segment.ms=60000"]);
     let config = alter_configs::AlterableConfig { name: "retention.ms", value: Some("5") };
@@ -339,17 +254,17 @@ fn replacing_a_topics_configs_unsets_the_others() {
 #[test]
 fn epochs_fence_readers_and_tell_where_they_ended() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.create();
     let first = broker.leader_epoch();
-    (0..3).for_each(|_| assert!(broker.send(0, 10)));
+    (0..3).for_each(|_| assert!(broker.takes(0, 10)));
     assert_eq!(broker.epoch_end(-1, first), (0, first, 3));
     broker.kill();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     let second = broker.leader_epoch();
     assert!(second > first, "a new term begins with each start");
     assert_eq!(broker.epoch_end(second, second), (0, second, 3), "without a record it ends at the end");
-    (0..2).for_each(|_| assert!(broker.send(0, 10)));
+    (0..2).for_each(|_| assert!(broker.takes(0, 10)));
     assert_eq!(broker.epoch_end(second, first), (0, first, 3));
     assert_eq!(broker.epoch_end(-1, second), (0, second, 5));
     assert_eq!(broker.epoch_end(-1, second + 1), (0, -1, -1), "nobody knows of it");
@@ -383,7 +298,7 @@ fn epochs_fence_readers_and_tell_where_they_ended() {
 #[test]
 fn the_quorum_of_one_describes_itself() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     let describe = |topic_name, partition_index, version| {
         let partitions = vec![DescribeQuorumPartition { partition_index }];
         let request = DescribeQuorumRequest { topics: vec![DescribeQuorumTopic { topic_name, partitions }] };
@@ -406,7 +321,7 @@ fn the_quorum_of_one_describes_itself() {
         if version >= 2 {
             assert!(!voter.replica_directory_id.is_zero());
             let listener = &told.nodes[0].listeners[0];
-            assert_eq!(format!("{}:{}", listener.host, listener.port), broker.address);
+            assert_eq!(format!("{}:{}", listener.host, listener.port), broker.address());
         }
         let name = format!("t{version}");
         broker.json(&["topic", "create", &name, "-o", "json"]);

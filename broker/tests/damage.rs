@@ -2,15 +2,11 @@
 //! told of a shorter log, and a damaged metadata log is refused before anything is renamed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use process::{Broker, FREE, refused, text};
 use ringlog_broker::controller::METADATA_PARTITION;
 use ringlog_protocol::api::ApiKey;
-use ringlog_protocol::frame::{Answer, RequestHeader, ResponseHeader};
 use ringlog_protocol::ids::{PartitionIndex, TopicId, TopicPartition};
 use ringlog_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest, CreateTopicsResponse};
 use ringlog_protocol::messages::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
@@ -22,101 +18,30 @@ use ringlog_protocol::messages::produce::{
 };
 use ringlog_protocol::records::batch::batches;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
-use ringlog_protocol::wire::{EncodeError, Reader, Records, Writer};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use ringlog_protocol::wire::{Reader, Records};
+use rustix::process::Signal;
+
+mod process;
 
 const TOPIC: &str = "orders";
-const PATIENCE: Duration = Duration::from_secs(20);
 const KAFKA_STORAGE_ERROR: i16 = 56;
+const OF_ONE_SHARD: [&str; 6] =
+    ["--shards", "1", "--memory", "64MiB", "--set", "ringlog.metrics.interval.ms=50"];
 
-fn command(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RINGLOG_")) {
-        command.env_remove(name);
-    }
-    command
-        .args(["broker", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"])
-        .args(["--memory", "64MiB", "--ready-fd", "1", "--set", "ringlog.metrics.interval.ms=50"])
-        .args(["--data-dir", directory.to_str().expect("temporary paths are text")]);
-    command
+fn over(directory: &Path) -> Vec<&str> {
+    [OF_ONE_SHARD.as_slice(), &["--data-dir", text(directory)]].concat()
 }
 
-/// A broker that ends with the test.
-struct Broker {
-    child: Child,
-    ready: Value,
+fn start(directory: &Path) -> Broker {
+    Broker::serve(&over(directory))
+}
+
+fn stop(broker: Broker) {
+    let (code, said) = broker.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 impl Broker {
-    fn start(directory: &Path) -> Broker {
-        let mut child =
-            command(directory).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
-        Broker { child, ready: serde_json::from_str(&line).expect("a ready line") }
-    }
-
-    fn get(&self, path: &str) -> String {
-        let address = self.ready["admin"].as_str().expect("an address");
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("it answers");
-        text
-    }
-
-    /// What `path` answers once it says `expected`; cores publish on a timer.
-    fn await_text(&self, path: &str, expected: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let text = self.get(path);
-            if text.contains(expected) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{path} never says {expected}: {text}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
-        assert!(self.child.wait().expect("it ends").success());
-    }
-
-    /// Sends a request on a connection of its own; the body of the answer.
-    fn call(
-        &self,
-        api: ApiKey,
-        version: i16,
-        body: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
-    ) -> Vec<u8> {
-        let address = self.ready["listeners"][0]["bound"].as_str().expect("an address");
-        let mut socket = TcpStream::connect(address).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
-        let header = RequestHeader {
-            api,
-            api_version: version,
-            correlation_id: 1,
-            client_id: Some("damage"),
-            answer: Answer::Serve,
-        };
-        let mut writer = Writer::new();
-        header.encode(&mut writer).expect("a short client id");
-        body(&mut writer).expect("the message fits its version");
-        let frame = writer.into_bytes();
-        socket.write_all(&(frame.len() as u32).to_be_bytes()).expect("it reads");
-        socket.write_all(&frame).expect("it reads");
-        let mut length = [0; 4];
-        socket.read_exact(&mut length).expect("it answers");
-        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
-        socket.read_exact(&mut answer).expect("it answers");
-        let mut reader = Reader::new(&answer);
-        ResponseHeader::decode(&mut reader, api, version).expect("a header");
-        let body_at = reader.offset();
-        answer.split_off(body_at)
-    }
-
     /// A topic of one partition, with batches of one record each.
     fn fill(&self, count: usize) {
         let topic = CreatableTopic {
@@ -126,7 +51,7 @@ impl Broker {
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-        let answer = self.call(ApiKey::CreateTopics, 2, |writer| request.encode(writer, 2));
+        let answer = self.call(ApiKey::CreateTopics, 2, |writer, version| request.encode(writer, version));
         let response = CreateTopicsResponse::decode(&mut Reader::new(&answer), 2).expect("an answer");
         assert_eq!(response.topics[0].error_code, 0, "{response:?}");
         (0..count).for_each(|_| assert_eq!(self.produce(), 0));
@@ -142,7 +67,7 @@ impl Broker {
             TopicProduceData { name: TOPIC, partition_data: vec![data], ..TopicProduceData::default() };
         let request =
             ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data: vec![topic], transactional_id: None };
-        let answer = self.call(ApiKey::Produce, 8, |writer| request.encode(writer, 8));
+        let answer = self.call(ApiKey::Produce, 8, |writer, version| request.encode(writer, version));
         let response = ProduceResponse::decode(&mut Reader::new(&answer), 8).expect("an answer");
         response.responses[0].partition_responses[0].error_code
     }
@@ -157,7 +82,7 @@ impl Broker {
         };
         let topic = FetchTopic { topic: TOPIC, partitions: vec![partition], ..FetchTopic::default() };
         let request = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..FetchRequest::default() };
-        let answer = self.call(ApiKey::Fetch, 11, |writer| request.encode(writer, 11));
+        let answer = self.call(ApiKey::Fetch, 11, |writer, version| request.encode(writer, version));
         let response = FetchResponse::decode(&mut Reader::new(&answer), 11).expect("an answer");
         let data = &response.responses[0].partitions[0];
         let count = match &data.records {
@@ -174,18 +99,10 @@ impl Broker {
         let topic = ListOffsetsTopic { name: TOPIC, partitions: vec![partition] };
         let request =
             ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..ListOffsetsRequest::default() };
-        let answer = self.call(ApiKey::ListOffsets, 7, |writer| request.encode(writer, 7));
+        let answer = self.call(ApiKey::ListOffsets, 7, |writer, version| request.encode(writer, version));
         let response = ListOffsetsResponse::decode(&mut Reader::new(&answer), 7).expect("an answer");
         let found = &response.topics[0].partitions[0];
         (found.error_code, found.offset)
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It has ended already where the test stopped it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -217,14 +134,14 @@ fn damage(directory: &Path, segment: &Path, number: usize) -> usize {
 #[test]
 fn damage_that_a_start_finds_is_named_and_no_client_is_told_of_a_shorter_log() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.fill(4);
     broker.await_text("/metrics", "ringlog_segment_damaged_places{shard=\"0\"} 0");
-    broker.stop();
+    stop(broker);
     let key = only_partition(directory.path());
     let file = segment(directory.path(), key);
     let position = damage(directory.path(), &file, 2);
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     let named = format!(
         "degraded: shard 0: partition 0 of topic id {}: {} is damaged at position {position}",
         key.topic,
@@ -247,7 +164,7 @@ fn damage_that_a_start_finds_is_named_and_no_client_is_told_of_a_shorter_log() {
         assert_eq!(broker.list(timestamp), expected, "timestamp {timestamp}");
     }
     assert_eq!(broker.produce(), KAFKA_STORAGE_ERROR);
-    broker.stop();
+    stop(broker);
 }
 
 fn names_below(path: &Path) -> Vec<PathBuf> {
@@ -266,16 +183,15 @@ fn names_below(path: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_damaged_metadata_log_is_refused_before_anything_is_renamed() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     broker.fill(2);
-    broker.stop();
+    stop(broker);
     let file = segment(directory.path(), METADATA_PARTITION);
     let position = damage(directory.path(), &file, 1);
     let before = names_below(&directory.path().join("data"));
     for _ in 0..2 {
-        let output = command(directory.path()).output().expect("the binary runs");
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(78), "{stderr}");
+        let (code, stderr) = refused(FREE, &over(directory.path()));
+        assert_eq!(code, Some(78), "{stderr}");
         let named = format!("the metadata log: {} is damaged at position {position}", file.display());
         assert!(stderr.contains(&named) && stderr.contains("from a backup"), "{stderr}");
         assert_eq!(names_below(&directory.path().join("data")), before);
@@ -286,7 +202,7 @@ fn a_damaged_metadata_log_is_refused_before_anything_is_renamed() {
     let at = position + damaged.header.total_bytes() - 2;
     bytes[at] ^= 0x10;
     fs::write(&file, bytes).expect("writable");
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     assert_eq!(broker.fetch(0), (0, 2));
-    broker.stop();
+    stop(broker);
 }

@@ -1,49 +1,21 @@
 //! `bench history` against a broker of this binary, and `bench verify` over what it wrote: from the shell's side.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
+use process::{Broker, ringlog};
 use serde_json::Value;
 
-/// An in-memory broker that ends with the test.
-struct Broker {
-    child: Child,
-    address: String,
-}
+mod process;
 
-impl Broker {
-    fn start() -> Broker {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-        command
-            .args(["broker", "--ephemeral", "--listen", "127.0.0.1:0", "--admin", "none", "--ready-fd", "1"])
-            .args(["--shards", "2", "--no-pin"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = command.spawn().expect("the binary runs");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the broker becomes ready");
-        let ready: Value = serde_json::from_str(&line).expect("the ready line is JSON");
-        let address =
-            ready.pointer("/listeners/0/bound").and_then(Value::as_str).expect("it names the address");
-        Broker { child, address: address.to_owned() }
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // A failure means that it ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// An in-memory broker.
+fn start() -> Broker {
+    Broker::serve(&["--ephemeral", "--shards", "2", "--no-pin"])
 }
 
 fn bench(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-    command.arg("bench").args(arguments).stdin(Stdio::null()).output().expect("the binary runs")
+    ringlog(&["bench"]).args(arguments).output().expect("the binary runs")
 }
 
 fn verify(path: &Path) -> (Option<i32>, Value, String) {
@@ -59,12 +31,12 @@ fn count(verdict: &Value, name: &str) -> u64 {
 
 #[test]
 fn what_clients_saw_is_written_and_judged() {
-    let broker = Broker::start();
+    let broker = start();
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("history.jsonl");
     let out = path.to_str().expect("a temporary path is text");
     // This seed draws producers of each kind.
-    let arguments = ["history", "-b", &broker.address, "--out", out, "--duration", "2s", "--producers", "8"];
+    let arguments = ["history", "-b", broker.address(), "--out", out, "--duration", "2s", "--producers", "8"];
     let output =
         bench(&[&arguments[..], &["--rate", "600", "--seed", "7", "--record-size-max", "16KiB"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

@@ -3,15 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use process::{Broker, FREE, PATIENCE, text};
 use ringlog_broker::controller::METADATA_PARTITION;
 use ringlog_protocol::api::ApiKey;
-use ringlog_protocol::frame::{Answer, RequestHeader, ResponseHeader};
 use ringlog_protocol::ids::TopicId;
 use ringlog_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse,
@@ -24,79 +21,27 @@ use ringlog_protocol::messages::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 use ringlog_protocol::messages::metadata::{MetadataRequest, MetadataResponse};
-use ringlog_protocol::wire::{EncodeError, Reader, Writer};
-use serde_json::Value;
+use ringlog_protocol::wire::Reader;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+mod process;
+
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 const BYTES_BETWEEN_SNAPSHOTS: u64 = 2_000;
 
-fn command(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RINGLOG_")) {
-        command.env_remove(name);
-    }
-    let between = format!("metadata.log.max.record.bytes.between.snapshots={BYTES_BETWEEN_SNAPSHOTS}");
-    command
-        .args(["broker", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"])
-        .args(["--memory", "128MiB", "--ready-fd", "1", "--set", &between])
-        .args(["--data-dir", directory.to_str().expect("temporary paths are text")]);
-    command
+/// A log that is cut off often.
+fn settings() -> String {
+    format!("metadata.log.max.record.bytes.between.snapshots={BYTES_BETWEEN_SNAPSHOTS}")
 }
 
-/// A broker that ends with the test.
-struct Broker {
-    child: Child,
-    address: String,
+fn start_over(directory: &Path) -> Broker {
+    Broker::start(directory, &["--set", &settings()])
 }
 
 /// What clients can see of the metadata: each topic with id, partitions, and two configs with their sources; and the brokers' own.
 type Seen = (BTreeSet<(String, TopicId, usize)>, Vec<(String, i8)>);
 
 impl Broker {
-    fn start(directory: &Path) -> Broker {
-        let mut child =
-            command(directory).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
-        let ready: Value = serde_json::from_str(&line).expect("a ready line");
-        let address = ready["listeners"][0]["bound"].as_str().expect("an address").to_owned();
-        Broker { child, address }
-    }
-
-    /// One request on a connection of its own; the body of the answer.
-    fn call(
-        &self,
-        api: ApiKey,
-        version: i16,
-        body: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
-    ) -> Vec<u8> {
-        let mut socket = TcpStream::connect(&self.address).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
-        let header = RequestHeader {
-            api,
-            api_version: version,
-            correlation_id: 1,
-            client_id: Some("test"),
-            answer: Answer::Serve,
-        };
-        let mut writer = Writer::new();
-        header.encode(&mut writer).expect("a short client id");
-        body(&mut writer).expect("the message fits its version");
-        let frame = writer.into_bytes();
-        socket.write_all(&(frame.len() as u32).to_be_bytes()).expect("it reads");
-        socket.write_all(&frame).expect("it reads");
-        let mut length = [0; 4];
-        socket.read_exact(&mut length).expect("it answers");
-        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
-        socket.read_exact(&mut answer).expect("it answers");
-        let mut reader = Reader::new(&answer);
-        ResponseHeader::decode(&mut reader, api, version).expect("a header");
-        let body_at = reader.offset();
-        answer.split_off(body_at)
-    }
-
     fn create(&self, name: &str, partitions: i32) {
         let config = CreatableTopicConfig { name: "segment.ms", value: Some("60000") };
         let topic = CreatableTopic {
@@ -107,14 +52,14 @@ impl Broker {
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-        let answer = self.call(ApiKey::CreateTopics, 2, |writer| request.encode(writer, 2));
+        let answer = self.call(ApiKey::CreateTopics, 2, |writer, version| request.encode(writer, version));
         let response = CreateTopicsResponse::decode(&mut Reader::new(&answer), 2).expect("an answer");
         assert_eq!(response.topics[0].error_code, 0, "{response:?}");
     }
 
     fn delete(&self, name: &str) {
         let request = DeleteTopicsRequest { topic_names: vec![name], ..DeleteTopicsRequest::default() };
-        let answer = self.call(ApiKey::DeleteTopics, 2, |writer| request.encode(writer, 2));
+        let answer = self.call(ApiKey::DeleteTopics, 2, |writer, version| request.encode(writer, version));
         let response = DeleteTopicsResponse::decode(&mut Reader::new(&answer), 2).expect("an answer");
         assert_eq!(response.responses[0].error_code, 0, "{response:?}");
     }
@@ -124,7 +69,8 @@ impl Broker {
         let resource =
             AlterConfigsResource { resource_type: kind, resource_name: name, configs: vec![config] };
         let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
-        let answer = self.call(ApiKey::IncrementalAlterConfigs, 1, |writer| request.encode(writer, 1));
+        let answer =
+            self.call(ApiKey::IncrementalAlterConfigs, 1, |writer, version| request.encode(writer, version));
         let response =
             IncrementalAlterConfigsResponse::decode(&mut Reader::new(&answer), 1).expect("an answer");
         assert_eq!(response.responses[0].error_code, 0, "{response:?}");
@@ -143,7 +89,7 @@ impl Broker {
             })
             .collect();
         let request = DescribeConfigsRequest { resources, ..DescribeConfigsRequest::default() };
-        let answer = self.call(ApiKey::DescribeConfigs, 4, |writer| request.encode(writer, 4));
+        let answer = self.call(ApiKey::DescribeConfigs, 4, |writer, version| request.encode(writer, version));
         let response = DescribeConfigsResponse::decode(&mut Reader::new(&answer), 4).expect("an answer");
         let value = |config: &ringlog_protocol::messages::describe_configs::DescribeConfigsResourceResult<
             '_,
@@ -153,7 +99,7 @@ impl Broker {
 
     fn seen(&self) -> Seen {
         let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
-        let answer = self.call(ApiKey::Metadata, 12, |writer| request.encode(writer, 12));
+        let answer = self.call(ApiKey::Metadata, 12, |writer, version| request.encode(writer, version));
         let response = MetadataResponse::decode(&mut Reader::new(&answer), 12).expect("an answer");
         let topics: BTreeSet<_> = response
             .topics
@@ -166,19 +112,6 @@ impl Broker {
         resources = vec![(BROKER, String::new()), (BROKER, "1".to_owned())];
         configs.extend(self.described(&resources, "message.max.bytes"));
         (topics, configs)
-    }
-
-    fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It has ended already where the test killed it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -202,11 +135,11 @@ fn snapshots(directory: &Path) -> Vec<(i64, PathBuf)> {
     found
 }
 
-/// How a start ends that is refused.
-fn refused(directory: &Path) -> Output {
-    let output = command(directory).output().expect("the binary runs");
-    assert_eq!(output.status.code(), Some(78), "{}", String::from_utf8_lossy(&output.stderr));
-    output
+/// What a start says that is refused.
+fn refused(directory: &Path) -> String {
+    let (code, said) = process::refused(FREE, &["--data-dir", text(directory), "--set", &settings()]);
+    assert_eq!(code, Some(78), "{said}");
+    said
 }
 
 /// Topics come and go and are altered; answers how many are left.
@@ -234,7 +167,7 @@ fn topics_and_configs_outlive_the_records_that_made_them() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let (mut topics, mut start) = (0, 0);
     for round in 0..3 {
-        let broker = Broker::start(directory.path());
+        let broker = start_over(directory.path());
         topics += work(&broker, round);
         let before = broker.seen();
         assert_eq!(before.0.len(), topics);
@@ -244,7 +177,7 @@ fn topics_and_configs_outlive_the_records_that_made_them() {
         let newest = snapshots(directory.path()).last().expect("far more bytes than the limit").0;
         assert!(newest > start + 20, "the log begins further on: {newest}");
         start = newest;
-        let broker = Broker::start(directory.path());
+        let broker = start_over(directory.path());
         assert_eq!(broker.seen(), before);
         broker.kill();
     }
@@ -253,7 +186,7 @@ fn topics_and_configs_outlive_the_records_that_made_them() {
 #[test]
 fn metadata_that_nothing_holds_any_more_is_refused_and_not_guessed() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let broker = Broker::start(directory.path());
+    let broker = start_over(directory.path());
     work(&broker, 0);
     let before = broker.seen();
     // The last request's snapshot may be on its way; older ones go once it is durable.
@@ -267,15 +200,15 @@ fn metadata_that_nothing_holds_any_more_is_refused_and_not_guessed() {
     let bytes = fs::read(&path).expect("readable");
 
     fs::remove_file(&path).expect("it is there");
-    let text = String::from_utf8_lossy(&refused(directory.path()).stderr).into_owned();
-    assert!(text.contains("no snapshot there holds what came before: there is none"), "{text}");
+    let said = refused(directory.path());
+    assert!(said.contains("no snapshot there holds what came before: there is none"), "{said}");
 
     let mut damaged = bytes.clone();
     damaged[100] ^= 1;
     fs::write(&path, damaged).expect("writable");
-    let text = String::from_utf8_lossy(&refused(directory.path()).stderr).into_owned();
-    assert!(text.contains(path.to_str().expect("text")) && text.contains("stated checksum"), "{text}");
+    let said = refused(directory.path());
+    assert!(said.contains(text(&path)) && said.contains("stated checksum"), "{said}");
 
     fs::write(&path, bytes).expect("writable");
-    assert_eq!(Broker::start(directory.path()).seen(), before, "nothing was changed by the refusals");
+    assert_eq!(start_over(directory.path()).seen(), before, "nothing was changed by the refusals");
 }
