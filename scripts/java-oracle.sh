@@ -32,8 +32,8 @@ main() {
   mkdir -p "$classes"
   javac -proc:none -d "$classes" -cp "$jars" protocol/tests/java/Oracle.java
   export RINGLOG_JAVA_CLASSPATH="$classes:$jars" RINGLOG_JAVA_SAMPLES="$samples"
-  # One Java at a time: each takes a core and half a GiB at most.
-  cargo test --locked --quiet -p ringlog-protocol --test java_oracle -- --ignored --test-threads=1
+  # Of the whole workspace, so that the dependencies are those of all tests. One Java at a time: each takes a core and half a GiB at most.
+  cargo test --locked --quiet --workspace --test java_oracle -- --ignored --test-threads=1
 }
 
 main "$@"
