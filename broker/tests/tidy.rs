@@ -289,6 +289,23 @@ fn own_dependencies(manifest: &str) -> Vec<String> {
     found
 }
 
+/// A file that no `mod` names is compiled by nobody, and its tests are never run.
+#[test]
+fn tests_in_a_folder_are_modules_of_its_binary() {
+    let files = text_files();
+    let mut problems = Vec::new();
+    for main in files.iter().filter(|file| file.is_test() && file.path.ends_with("/main.rs")) {
+        let folder = main.path.trim_end_matches("main.rs");
+        let names = files.iter().filter_map(|file| file.path.strip_prefix(folder)?.strip_suffix(".rs"));
+        for name in names.filter(|name| *name != "main" && !name.contains('/')) {
+            if !main.text.lines().any(|line| line == format!("mod {name};")) {
+                problems.push(format!("{folder}{name}.rs"));
+            }
+        }
+    }
+    report("files of tests that their main.rs does not name", &problems);
+}
+
 #[test]
 fn crate_arrows_run_one_way() {
     let mut problems = Vec::new();

@@ -46,20 +46,20 @@ pub const BRANCHES: &[&str] = &[
 
 /// Branches that one node, or its faults, cannot be in, sorted: others look for them.
 pub const ELSEWHERE: &[(&str, &str)] = &[
-    ("begin_anew.applied", "shard/tests/storage_begin_anew.rs and the crash seeds"),
+    ("begin_anew.applied", "shard/tests/storage/begin_anew.rs and the crash seeds"),
     ("checkpoint.nothing_due", "shard/tests/storage_bypass.rs"),
-    ("compaction.done", "shard/tests/storage_compaction.rs"),
-    ("compaction.failed", "shard/tests/store_compaction.rs"),
-    ("compaction.map_full", "shard/tests/storage_compaction.rs"),
-    ("compaction.swapped", "shard/tests/storage_compaction.rs"),
-    ("descriptors.waited_for", "shard/tests/storage_no_descriptor.rs"),
+    ("compaction.done", "shard/tests/storage/compaction.rs"),
+    ("compaction.failed", "shard/tests/storage/store_compaction.rs"),
+    ("compaction.map_full", "shard/tests/storage/compaction.rs"),
+    ("compaction.swapped", "shard/tests/storage/compaction.rs"),
+    ("descriptors.waited_for", "shard/tests/storage/no_descriptor.rs"),
     ("groups.answer_unwanted", "broker/tests/groups.rs"),
     ("groups.load_failed", "broker/tests/groups.rs"),
     ("groups.missing_topics", "broker/tests/groups.rs"),
-    ("open.emptied_at_start", "shard/tests/storage_begin_anew.rs"),
-    ("recovery.begin_anew", "shard/tests/storage_begin_anew.rs and the crash seeds"),
-    ("recovery.read_again", "shard/tests/storage_read_errors.rs"),
-    ("recovery.swap_finished", "shard/tests/storage_compaction.rs"),
+    ("open.emptied_at_start", "shard/tests/storage/begin_anew.rs"),
+    ("recovery.begin_anew", "shard/tests/storage/begin_anew.rs and the crash seeds"),
+    ("recovery.read_again", "shard/tests/storage/read_errors.rs"),
+    ("recovery.swap_finished", "shard/tests/storage/compaction.rs"),
     ("replica.commit_out_of_reach", "shard/tests/replicas.rs"),
     ("replica.copy_begun", "shard/tests/replicas.rs"),
     ("replica.copy_installed", "shard/tests/replicas.rs"),
@@ -68,7 +68,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("replica.log_start_followed", "shard/tests/replicas.rs"),
     ("replica.truncated", "shard/tests/replicas.rs"),
     ("replica.unverified", "shard/tests/replicas.rs"),
-    ("visit.record_offered", "shard/tests/storage_visit.rs"),
+    ("visit.record_offered", "shard/tests/storage/visit.rs"),
 ];
 
 /// All that are listed, sorted.

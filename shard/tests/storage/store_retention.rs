@@ -1,13 +1,12 @@
 //! Rolls and retention of whole partitions on simulated time: what is too old or too much goes, what is young or not yet
 //! committed stays, and a restart finds the rest.
 
-mod storage_support;
-
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{SMALL, core_of, open_directory, partition};
 use bytes::BytesMut;
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, Priority};
@@ -21,7 +20,6 @@ use ringlog_shard::storage::{CoreStorage, LogSettings, Retention, StorageSetting
 use ringlog_shard::store::life::DeleteRecordsError;
 use ringlog_shard::store::{Opening, Store};
 use ringlog_shard::waiters::CommitGather;
-use storage_support::{SMALL, core_of, open_directory, partition};
 
 const HOUR: i64 = 3_600_000;
 const KEY_BYTES: u8 = 1;

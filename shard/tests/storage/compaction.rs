@@ -1,14 +1,13 @@
 //! Compaction of logs on disk: the newest record of each key is there whatever the moment of a crash, no offset is missing, epochs
 //! begin where they began, and who reads an old segment reads on.
 
-mod storage_support;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{SMALL, core_of, on_each_driver, open_directory, partition, read_all, start};
 use bytes::Bytes;
 use ringlog_io::sim::{Outcome, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
@@ -22,7 +21,6 @@ use ringlog_shard::storage::compaction::{CompactionError, CompactionOrder, Compa
 use ringlog_shard::storage::{
     CoreStorage, DataDirectory, LogId, LogPiece, LogSettings, LogVisitor, StampedBatch, StorageSettings,
 };
-use storage_support::{SMALL, core_of, on_each_driver, open_directory, partition, read_all, start};
 
 const SEGMENTS_OF_16K: LogSettings =
     LogSettings { segment_bytes: 16 * 1024, index_interval_bytes: 1024, ..LogSettings::KEEP_ALL };
@@ -327,10 +325,10 @@ fn nothing_above_the_bound_is_touched_and_a_damaged_log_is_not_compacted() {
         let last = damaged.len() - 1;
         damaged[last] ^= 1;
         std::fs::write(&path, damaged).expect("writable");
-        let before = storage_support::segments(folder.path());
+        let before = crate::storage_support::segments(folder.path());
         let error = storage.compact(id, &order(&storage, id)).await.expect_err("damaged");
         assert!(matches!(error, CompactionError::Damaged { .. }) && !error.may_pass(), "{error}");
-        assert_eq!(storage_support::segments(folder.path()), before, "nothing is changed");
+        assert_eq!(crate::storage_support::segments(folder.path()), before, "nothing is changed");
     });
 }
 

@@ -1,13 +1,11 @@
 //! Read plans: what they name is there.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::storage::LogPiece;
-use storage_support::*;
 
 /// The index knows batches that are in memory only; a plan for the file in front of them must end with the file.
 #[test]

@@ -1,12 +1,11 @@
 //! A device that cannot read some bytes: they alone are refused, with file and position; what lies around them is served.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{Host, Outcome, Place, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
@@ -15,7 +14,6 @@ use ringlog_shard::limits::RECOVERY_READ_ATTEMPTS;
 use ringlog_shard::storage::{
     CoreStorage, LogId, LogSettings, ReadError, RecoveryReport, StorageError, StorageSettings,
 };
-use storage_support::*;
 
 /// Next to nothing stays in memory, so that reads go to files.
 const NO_TAIL: StorageSettings = StorageSettings { tail_bytes_max: 64 * 1024, ..SMALL };

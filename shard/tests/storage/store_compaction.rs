@@ -1,14 +1,13 @@
 //! Compaction of whole partitions on simulated time: each is compacted by itself, one that cannot be stops no other, keys that do not fit
 //! take several passes, and what is set holds at once.
 
-mod storage_support;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{SMALL, core_of, open_directory, partition, read_all};
 use bytes::{Bytes, BytesMut};
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, OpenOptions, Priority};
@@ -23,7 +22,6 @@ use ringlog_shard::storage::{CoreStorage, Log, LogSettings};
 use ringlog_shard::store::compact::{CompactionFigures, CompactorSettings};
 use ringlog_shard::store::{Opening, Store};
 use ringlog_shard::waiters::CommitGather;
-use storage_support::{SMALL, core_of, open_directory, partition, read_all};
 
 const HOUR: i64 = 3_600_000;
 const HALF_DIRTY: CompactionSettings = CompactionSettings {

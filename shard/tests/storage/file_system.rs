@@ -1,15 +1,13 @@
 //! Failed writes to the file system of the segments: what one core was told of and dealt with stops no other core.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{HostDisk, Outcome, World};
 use ringlog_io::{Io, Priority};
-use storage_support::*;
 
 /// Returns whether a sync failed and was dealt with.
 async fn fail_beside(io: Io, disk: HostDisk) -> bool {

@@ -1,19 +1,17 @@
 //! A disk that fills: appends slow down, then are refused with what to do about it, everything else goes on, and appends go
 //! on by themselves once there is space. On the simulated disk.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use bytes::Bytes;
 use ringlog_io::sim::{Host, Outcome, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::storage::{LogSettings, SpaceLevel, SpaceSettings, StorageError, StorageSettings};
-use storage_support::*;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,16 +1,14 @@
 //! Segments behind damage that a start found: they are served, the damaged place is refused by name, and nobody is told of
 //! another end of the log.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, ReadError};
-use storage_support::*;
 
 fn segment_file(path: &Path, key: TopicPartition, base: Offset) -> PathBuf {
     let folder = path.join("data").join(key.topic.to_string()).join(key.partition.0.to_string());

@@ -1,14 +1,12 @@
 //! The data directory: what is not ours is refused, by name, and not touched; what is ours keeps its identity.
 
-mod storage_support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::storage_support::*;
 use ringlog_io::Io;
 use ringlog_protocol::ids::NodeId;
 use ringlog_shard::storage::{DataDirectory, DataDirectoryError, Identity};
-use storage_support::*;
 
 fn identity(cluster_id: Option<&str>, node_id: i32) -> Identity {
     Identity { cluster_id: cluster_id.map(str::to_owned), node_id: NodeId(node_id) }

@@ -1,14 +1,15 @@
 //! Truncation: whatever the moment of a crash, a start finds the log as it was after some change that came no earlier than
 //! the last acknowledged one: cut where it was cut, with what was appended since, and nothing that was cut off comes back.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{
+    SEGMENTS_OF_64K, SMALL, core_of, on_driver, open_directory, partition, read_all,
+};
 use bytes::Bytes;
 use ringlog_io::sim::{Host, Outcome, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
@@ -20,7 +21,6 @@ use ringlog_shard::storage::log::EpochStart;
 use ringlog_shard::storage::{
     CoreStorage, Durable, EpochEnd, LogId, LogVisitor, StampedBatch, StorageSettings, TruncateError,
 };
-use storage_support::{SEGMENTS_OF_64K, SMALL, core_of, on_driver, open_directory, partition, read_all};
 
 const SETTINGS: [StorageSettings; 2] = [SMALL, StorageSettings { bypass_bytes: 3000, ..SMALL }];
 
@@ -494,7 +494,7 @@ fn a_reader_with_a_plan_gets_nothing_of_what_was_cut_off() {
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");
         let directory = open_directory(&io, folder.path()).await;
-        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let storage = crate::storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
         let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
         for number in 0..200 {
             storage.room().await;
@@ -504,7 +504,7 @@ fn a_reader_with_a_plan_gets_nothing_of_what_was_cut_off() {
         storage.checkpoint().await.expect("checkpoint");
         // Only what is not in memory is read from files.
         drop(storage);
-        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let storage = crate::storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
         let recovered = storage.take_recovered().pop().expect("one partition");
         let id = storage.open_log(recovered, SEGMENTS_OF_64K, &mut |_| {}).await.expect("open");
         let plan = |from, limit| storage.plan_read(id, Offset(from), Offset(limit), 1 << 20, true);
@@ -520,7 +520,7 @@ fn a_reader_with_a_plan_gets_nothing_of_what_was_cut_off() {
         assert_eq!(storage.damaged(), Vec::new());
         assert!(plan(9, 200).is_err(), "out of range from now on");
         storage.checkpoint().await.expect("checkpoint");
-        let sizes: Vec<usize> = storage_support::segments(folder.path())
+        let sizes: Vec<usize> = crate::storage_support::segments(folder.path())
             .iter()
             .filter(|(name, _)| name.ends_with(".log"))
             .map(|(_, bytes)| bytes.len())

@@ -1,17 +1,15 @@
 //! The budget of open segment files, and the scrub that reads them all.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use ringlog_io::{Io, ListenOptions, Priority};
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::egress::{Egress, EgressMode, Outgoing, Outlet};
 use ringlog_shard::storage::{LogPiece, LogSettings, ScrubReport, StorageSettings};
-use storage_support::*;
 
 const BUDGET: u64 = 64;
 const SEGMENTS: usize = 2_000;

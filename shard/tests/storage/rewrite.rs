@@ -1,17 +1,15 @@
 //! A segment that is written anew after a failed sync holds all that was synced in the old file, also what a bypass put
 //! there meanwhile.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{HostDisk, Outcome, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
 use ringlog_shard::storage::StorageSettings;
-use storage_support::*;
 
 const BYPASSING: StorageSettings = StorageSettings { bypass_bytes: 3000, ..SMALL };
 

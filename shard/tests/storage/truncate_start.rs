@@ -1,16 +1,14 @@
 //! Truncation down to the log's start: what it cuts off stays until it is durable, also the segments below the start.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{Outcome, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
-use storage_support::*;
 
 /// How far the script has come.
 #[derive(Default)]

@@ -1,19 +1,17 @@
 //! Showing a log's batch headers once more: whoever makes a state of them, from a checkpoint record or from nothing, gets the
 //! state of exactly the log, whatever was appended, cut off, flushed, evicted and recorded before.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{SEGMENTS_OF_64K, SMALL, batch, open_directory, partition};
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
 use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_shard::storage::{CoreStorage, LogId, LogVisitor, ReadError, StorageSettings};
-use storage_support::{SEGMENTS_OF_64K, SMALL, batch, open_directory, partition};
 
 /// What is made of batches: their number, the end of the last one, and a sum in which order counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +91,8 @@ struct Log {
 impl Log {
     async fn open(io: Io, settings: StorageSettings, headers: Vec<BatchHeader>) -> Log {
         let directory = open_directory(&io, Path::new("/data")).await;
-        let storage = storage_support::start(&io, &directory, 1, settings).await.pop().expect("one core");
+        let storage =
+            crate::storage_support::start(&io, &directory, 1, settings).await.pop().expect("one core");
         let mut visitor = Visitor { takes_records: true, ..Visitor::default() };
         let id = match storage.take_recovered().pop() {
             Some(found) => storage.open_log_from(found, SEGMENTS_OF_64K, &mut visitor).await.expect("open"),
@@ -224,7 +223,7 @@ fn a_state_made_anew_is_that_of_the_log_after_any_cut_flush_and_start() {
 
 #[test]
 fn a_log_that_is_gone_is_said_to_be() {
-    storage_support::on_driver(|io| async move {
+    crate::storage_support::on_driver(|io| async move {
         let storage = CoreStorage::start_ephemeral(io.clone(), StorageSettings::DEV);
         let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
         storage.append(id, batch(Offset(0), 3, 10, 1)).expect("append");

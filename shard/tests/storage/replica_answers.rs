@@ -1,14 +1,13 @@
 //! What a leader with followers tells those who wait for it, on three simulated hosts with links that a test cuts: why a commit did
 //! not come, and where the log ends while a new leader does not know yet what is committed.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{SMALL, core_of, open_directory, partition};
 use bytes::{Bytes, BytesMut};
 use ringlog_io::sim::{Host, HostDisk, Outcome, Place, World};
 use ringlog_io::{Io, Priority};
@@ -25,7 +24,6 @@ use ringlog_shard::replica::{Durability, PeerMessage, Replication};
 use ringlog_shard::storage::{CoreStorage, LogSettings};
 use ringlog_shard::store::{Opening, Store};
 use ringlog_shard::waiters::{CommitFailure, CommitGather};
-use storage_support::{SMALL, core_of, open_directory, partition};
 
 const NODES: usize = 3;
 /// The node that asks for votes first.

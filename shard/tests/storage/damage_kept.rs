@@ -1,17 +1,15 @@
 //! A damaged partition over restarts and recycled journals: it stays damaged, takes no writes, and loses no byte more.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, PartitionIndex, TopicId, TopicPartition};
 use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::storage::StorageError;
-use storage_support::*;
 
 async fn open_one(io: &Io, path: &Path, model: &Rc<RefCell<Model>>) -> Core {
     let directory = open_directory(io, path).await;

@@ -1,18 +1,16 @@
 //! Log starts: what lies below a durable one goes, files included, and a restart finds the log as it was left.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, LogSettings, StorageError, StorageSettings};
-use storage_support::*;
 
 async fn open(io: &Io, path: &Path) -> Core {
     let directory = open_directory(io, path).await;

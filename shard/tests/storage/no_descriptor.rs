@@ -1,17 +1,15 @@
 //! No descriptor is left: a flush, a bypass and a truncation wait for one, and no log is given up.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use ringlog_io::sim::{HostDisk, Outcome, Place, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::Offset;
 use ringlog_shard::storage::StorageSettings;
-use storage_support::*;
 
 /// Files are closed whenever they may be.
 const BYPASSING: StorageSettings = StorageSettings { bypass_bytes: 3000, segment_files_max: 0, ..SMALL };

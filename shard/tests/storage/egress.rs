@@ -1,14 +1,13 @@
 //! Consumers that do not read: what their replies keep of the tail is bounded while a producer goes on, and what they
 //! read in the end is what was asked for.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::*;
 use bytes::Bytes;
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, ListenOptions, Priority, Socket, Task};
@@ -16,7 +15,6 @@ use ringlog_protocol::ids::Offset;
 use ringlog_shard::egress::{Egress, EgressMode, Outgoing, Outlet};
 use ringlog_shard::limits::EGRESS_CONNECTION_PINNED_DIVISOR;
 use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, LogSettings, StorageSettings};
-use storage_support::*;
 
 const SEGMENTS_OF_8M: LogSettings =
     LogSettings { segment_bytes: 8 << 20, index_interval_bytes: 4096, ..LogSettings::KEEP_ALL };

@@ -1,18 +1,16 @@
 //! Appends, kills and starts on real files: everything acknowledged comes back, byte for byte, on any core count.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use bytes::Bytes;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_shard::journal::recovery::{RecoveryError, RecoveryStep, recover, recover_with};
 use ringlog_shard::storage::{LogSettings, StorageSettings};
-use storage_support::*;
 
 fn keys() -> Vec<TopicPartition> {
     (1..=3).flat_map(|topic| (0..4).map(move |number| partition(topic, number))).collect()

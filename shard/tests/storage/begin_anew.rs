@@ -2,13 +2,14 @@
 //! start finds the old log or the new one with what was acknowledged of it, whatever the number of cores; never a mixture, never
 //! damage, and never a start that went back.
 
-mod storage_support;
-
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::storage_support::{
+    SEGMENTS_OF_64K, SMALL, batch, core_of, on_driver, open_directory, partition, read_all, start_cores,
+};
 use bytes::Bytes;
 use ringlog_io::sim::{Host, Outcome, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
@@ -16,9 +17,6 @@ use ringlog_protocol::ids::{LeaderEpoch, Offset};
 use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::storage::log::EpochStart;
 use ringlog_shard::storage::{CoreStorage, LogId, StorageSettings, TruncateError};
-use storage_support::{
-    SEGMENTS_OF_64K, SMALL, batch, core_of, on_driver, open_directory, partition, read_all, start_cores,
-};
 
 const SETTINGS: [StorageSettings; 2] = [SMALL, StorageSettings { bypass_bytes: 3000, ..SMALL }];
 const LONGEST: Duration = Duration::from_secs(60);
@@ -70,7 +68,7 @@ fn the_old_files_go_and_the_new_one_is_named_by_the_start() {
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");
         let directory = open_directory(&io, folder.path()).await;
-        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let storage = crate::storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
         let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
         for salt in 0..40 {
             append(&storage, id, 2000, salt);
@@ -91,7 +89,7 @@ fn the_old_files_go_and_the_new_one_is_named_by_the_start() {
         assert!(told.borrow().iter().any(|report| report.sequence == sequence));
         drop(plan.run(&io).await.expect("a reader that came before gets no error"));
         assert_eq!(storage.damaged(), Vec::new());
-        let files = storage_support::segments(folder.path());
+        let files = crate::storage_support::segments(folder.path());
         let logs: Vec<_> = files.iter().filter(|(name, _)| name.ends_with(".log")).collect();
         assert_eq!(logs.len(), 1);
         assert!(
@@ -135,14 +133,14 @@ fn a_start_that_finds_no_trace_of_the_batch_that_holds_the_logs_start_keeps_the_
     on_driver(|io| async move {
         let folder = tempfile::tempdir().expect("temp");
         let directory = open_directory(&io, folder.path()).await;
-        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let storage = crate::storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
         let id = storage.create_log(partition(1, 0), SEGMENTS_OF_64K);
         storage.begin_anew(id, START).await.expect("begun");
         storage.checkpoint().await.expect("checkpoint");
         drop(storage);
         drop(directory);
         let directory = open_directory(&io, folder.path()).await;
-        let storage = storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
+        let storage = crate::storage_support::start(&io, &directory, 1, SMALL).await.pop().expect("one core");
         let mut recovered = storage.take_recovered().pop().expect("the log");
         let covered = recovered.covered.as_mut().expect("known");
         assert_eq!((covered.offset, covered.position), (START, 0));

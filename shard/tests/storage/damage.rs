@@ -1,18 +1,16 @@
 //! Bytes that went bad while a core serves: the read that meets them fails with file and position, everything around them
 //! is served, and health knows.
 
-mod storage_support;
-
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::storage_support::*;
 use ringlog_io::Io;
 use ringlog_protocol::ids::{Offset, TopicPartition};
 use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_shard::storage::{CoreStorage, LogId, LogPiece, LogVisitor, ReadError, StorageSettings};
-use storage_support::*;
 
 /// Next to nothing stays in memory, so that reads go to files.
 const NO_TAIL: StorageSettings = StorageSettings { tail_bytes_max: 64 * 1024, ..SMALL };
