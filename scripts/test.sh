@@ -212,7 +212,7 @@ plain() {
 
 tested() {
   # What is served has deadlines.
-  renice -n 5 "$BASHPID" >/dev/null
+  renice -n "$(($(nice) + 5))" "$BASHPID" >/dev/null
   stage "rust tests" rust_tests
   stage "planted bug" planted
   stage "java oracle, short" scripts/java-oracle.sh
