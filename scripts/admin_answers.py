@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that read and change configs and levels of features, describe the quorum and ask for epochs: our answers beside those of Apache Kafka. Codes
-and values are compared, texts never. Then the tools of Kafka's jars do the same against ours.
+"""Requests that read and change configs and levels of features, describe the quorum, ask for epochs and for more partitions: our answers beside
+those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
   admin_answers.py --bootstrap HOST:PORT       only prints what a fresh broker of node id 1 answers, one line a case
@@ -24,6 +24,7 @@ import wire  # noqa: E402
 from wire import Reader, array, string  # noqa: E402
 
 import feature_answers  # noqa: E402
+import partition_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -48,6 +49,8 @@ KNOWN = {
     "logger: ": "loggers are no resource here",
     "metrics: ": "client metrics are no resource here",
     "group, not built: ": "share and streams groups are not built, and assignments are always computed beside the coordinator",
+    "partitions, at once: ": "the bound here is the topic's, with INVALID_PARTITIONS as in CreateTopics; Kafka's is the request's",
+    "partitions, internal: ": "Kafka takes it, and from its next start on looks for groups and their offsets elsewhere",
     "epochs, negative": "Kafka finds an end for an epoch below -1",
     "epochs": "a first term is 1 here, and 0 there",
 }
@@ -321,6 +324,7 @@ def cases(address, texts=False, settles=0.0):
         yield "quorum", quorum(peer)
         yield "quorum of another partition", quorum(peer, partition=1)
         yield "quorum of another topic", quorum(peer, topic=NAME)
+    yield from partition_answers.cases(address, texts, settles)
 
 
 def compaction_cases(peer, change, show):
@@ -442,10 +446,13 @@ def tool_cases(address):
         ("configs: describe of a group", "consumer.heartbeat.interval.ms=7000", ["ConfigCommand", "--describe", *group]),
         ("configs: delete of a group", "Completed updating config", [
             "ConfigCommand", "--alter", *group, "--delete-config", "consumer.heartbeat.interval.ms"]),
+        ("partitions: more", "", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "5"]),
+        ("partitions: described", "PartitionCount: 5", ["TopicCommand", "--describe", "--topic", NAME]),
+        ("partitions: fewer", "would not be an increase", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "4"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
         ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),
-        ("features: upgrade", "was upgraded to 3", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=3"]),
+        ("features: upgrade", "was upgraded to 4", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=4"]),
         ("features: downgrade", "Refusing to perform the requested downgrade", [
             "FeatureCommand", "downgrade", "--feature", f"{feature_answers.FORMATS[1]}=1"]),
     ]:

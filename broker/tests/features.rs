@@ -198,16 +198,16 @@ fn a_new_cluster_reports_what_is_built_and_runs_the_newest_levels() {
             assert_eq!((supported, runs, told.finalized_features_epoch), (vec![], vec![], -1));
         } else {
             // Before version 4 clients do not understand features that can be off.
-            let built = [("group.version", 0, 1), (FORMAT, 1, 3)];
+            let built = [("group.version", 0, 1), (FORMAT, 1, 4)];
             let built = if version < 4 { &built[1..] } else { &built };
-            assert_eq!((supported, runs), (built.to_vec(), vec![("group.version", 1, 1), (FORMAT, 3, 3)]));
+            assert_eq!((supported, runs), (built.to_vec(), vec![("group.version", 1, 1), (FORMAT, 4, 4)]));
             epochs.push(told.finalized_features_epoch);
         }
     }
     assert!(epochs[0] >= 0 && epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
     let table = String::from_utf8(broker.run(&["cluster", "features"]).stdout).expect("text");
     let words: Vec<&str> = table.split_whitespace().collect();
-    assert_eq!(words, ["FEATURE", "LEVEL", "SUPPORTED", "group.version", "1", "0-1", FORMAT, "3", "1-3"]);
+    assert_eq!(words, ["FEATURE", "LEVEL", "SUPPORTED", "group.version", "1", "0-1", FORMAT, "4", "1-4"]);
     let nothing = broker.json(&["cluster", "features", "upgrade", "-o", "json"]);
     assert_eq!(nothing, json!({ "dry_run": false, "features": [] }));
     assert_eq!(broker.features()["epoch"], json!(epochs[0]), "nothing was written");
@@ -225,22 +225,22 @@ fn updates_are_answered_in_every_version_and_refused_with_the_reason() {
             upgrade_type: 1,
         };
         let results = if version < 2 { vec![FORMAT.to_owned()] } else { vec![] };
-        assert_eq!(broker.update(update(FORMAT, 3), version), (0, false, results));
-        assert_eq!(broker.update(update(FORMAT, 4), version), (95, true, vec![]));
+        assert_eq!(broker.update(update(FORMAT, 4), version), (0, false, results));
+        assert_eq!(broker.update(update(FORMAT, 5), version), (95, true, vec![]));
         assert_eq!(broker.update(update("group.version.of.nobody", 1), version), (95, true, vec![]));
         let down = FeatureUpdateKey { allow_downgrade: version == 0, ..update(FORMAT, 1) };
         assert_eq!(broker.update(down, version), (95, true, vec![]));
     }
     for (arguments, text) in [
         (vec!["upgrade", "no.such=1"], "does not support this feature"),
-        (vec!["upgrade", "ringlog.metadata.version=9"], "only supports versions 1-3"),
+        (vec!["upgrade", "ringlog.metadata.version=9"], "only supports versions 1-4"),
         (vec!["downgrade", "ringlog.metadata.version=1"], "Refusing to perform the requested downgrade"),
         (vec!["downgrade", "ringlog.metadata.version=1", "--allow-loss"], "Unsafe metadata downgrade"),
     ] {
         let said = broker.refuses(&[["cluster", "features"].as_slice(), &arguments].concat());
         assert!(said.contains(text) && said.contains("INVALID_UPDATE_VERSION"), "{said}");
     }
-    assert_eq!(broker.level(), json!(3));
+    assert_eq!(broker.level(), json!(4));
 }
 
 fn unpack_old(folder: &Path) {
@@ -289,7 +289,7 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
     assert!(text.contains("`ringlog cluster features upgrade`"), "{text}");
     let raised = json!([
         { "name": "group.version", "from": 0, "to": 1 },
-        { "name": FORMAT, "from": 1, "to": 3 },
+        { "name": FORMAT, "from": 1, "to": 4 },
     ]);
     let upgrade = ["cluster", "features", "upgrade", "-o", "json"];
     let dry = broker.json(&[upgrade.as_slice(), &["--dry-run"]].concat());
@@ -301,7 +301,7 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
     let before = broker.features()["epoch"].as_i64();
     let done = broker.json(&upgrade);
     assert_eq!(done, json!({ "dry_run": false, "features": raised }));
-    assert_eq!(broker.level(), json!(3));
+    assert_eq!(broker.level(), json!(4));
     // Nobody asked for the group's coordinator yet.
     assert_eq!(broker.join_as_consumer(), ErrorCode::NotCoordinator);
     assert!(broker.features()["epoch"].as_i64() > before);
@@ -313,6 +313,6 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
     }
     broker.kill();
     let broker = Broker::start(directory.path());
-    assert_eq!(broker.level(), json!(3));
+    assert_eq!(broker.level(), json!(4));
     check_old_contents(&broker);
 }

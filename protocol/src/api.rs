@@ -244,7 +244,7 @@ apis! {
     AlterReplicaLogDirs = 34, Since(2), NOT_SERVED;
     DescribeLogDirs = 35, Since(2), NOT_SERVED;
     SaslAuthenticate = 36, Since(2), NOT_SERVED;
-    CreatePartitions = 37, Since(2), NOT_SERVED;
+    CreatePartitions = 37, Since(2), needs(Alter, Topic, range(0, 3));
     CreateDelegationToken = 38, Since(2), NOT_SERVED;
     RenewDelegationToken = 39, Since(2), NOT_SERVED;
     ExpireDelegationToken = 40, Since(2), NOT_SERVED;

@@ -69,6 +69,7 @@ defaults! {
         ApiVersions api_versions ApiVersionsRequest ApiVersionsResponse;
         ConsumerGroupDescribe consumer_group_describe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
         ConsumerGroupHeartbeat consumer_group_heartbeat ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse;
+        CreatePartitions create_partitions CreatePartitionsRequest CreatePartitionsResponse;
         CreateTopics create_topics CreateTopicsRequest CreateTopicsResponse;
         DeleteGroups delete_groups DeleteGroupsRequest DeleteGroupsResponse;
         DeleteRecords delete_records DeleteRecordsRequest DeleteRecordsResponse;

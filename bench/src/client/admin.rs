@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ringlog_protocol::api::ApiKey;
+use ringlog_protocol::messages::create_partitions::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic,
+};
 use ringlog_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse,
 };
@@ -16,7 +19,7 @@ use ringlog_protocol::messages::delete_topics::{
 use ringlog_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
 };
-use ringlog_protocol::wire::{DecodeError, Reader};
+use ringlog_protocol::wire::{DecodeError, Reader, Writer};
 
 use super::cluster::{Client, Lane};
 use super::connection::Connection;
@@ -96,6 +99,36 @@ impl Client {
         let result = response.topics.iter().find(|result| result.name == topic.name);
         let result = result.ok_or_else(|| missing(&connection, ApiKey::CreateTopics, &subject))?;
         refused_if(&connection, ApiKey::CreateTopics, subject, result.error_code, result.error_message)
+    }
+
+    /// Lets a topic have `count` partitions in all and returns when the broker has them. With `validate_only` the broker judges and
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the broker's own text, and failed requests.
+    pub async fn create_partitions(
+        &self,
+        name: &str,
+        count: i32,
+        validate_only: bool,
+    ) -> Result<(), ClientError> {
+        let api = ApiKey::CreatePartitions;
+        let connection = self.any_connection().await?;
+        let version = connection.version(api)?;
+        let request = CreatePartitionsRequest {
+            topics: vec![CreatePartitionsTopic { name, count, assignments: None }],
+            timeout_ms: milliseconds(ADMIN_TIMEOUT),
+            validate_only,
+        };
+        let encode = |writer: &mut Writer, version| request.encode(writer, version);
+        let body = connection.call(api, version, ADMIN_TIMEOUT, encode).await?;
+        let response = CreatePartitionsResponse::decode(&mut Reader::new(&body), version)
+            .map_err(|source| unreadable(&connection, api, version, source))?;
+        self.forget_topic(name);
+        let subject = format!("topic '{name}'");
+        let result = response.results.iter().find(|result| result.name == name);
+        let result = result.ok_or_else(|| missing(&connection, api, &subject))?;
+        refused_if(&connection, api, subject, result.error_code, result.error_message)
     }
 
     /// Deletes a topic by name.

@@ -63,7 +63,7 @@ pub enum Verb {
         #[arg(short, long)]
         all: bool,
     },
-    /// Change configs of a topic, at once and without a restart
+    /// Change configs of a topic, at once and without a restart, or let it have more partitions
     Alter(configs::Args),
     /// Delete the oldest records of a topic, up to an offset
     Truncate(truncate::Args),
@@ -392,7 +392,9 @@ mod tests {
         assert!(matches!(parse("delete a b --yes").expect("valid").verb, Verb::Delete { yes: true, .. }));
         assert!(matches!(parse("truncate a --before end").expect("valid").verb, Verb::Truncate(_)));
         assert!(matches!(parse("describe a b --all").expect("valid").verb, Verb::Describe { all: true, .. }));
-        assert!(matches!(parse("alter a --set k=v --unset j").expect("valid").verb, Verb::Alter(_)));
+        for line in ["alter a --set k=v --unset j", "alter a --partitions 6 --dry-run", "alter a -p 6"] {
+            assert!(matches!(parse(line).expect("valid").verb, Verb::Alter(_)));
+        }
     }
 
     #[test]
@@ -405,6 +407,9 @@ mod tests {
         for line in
             ["alter a", "alter --set k=v", "alter a b --set k=v", "alter a --set k", "alter a --unset"]
         {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        for line in ["alter a -p 0", "alter a -p many", "alter a -p 6 --set k=v", "alter a -p 6 --unset k"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -68,6 +68,12 @@ impl MetadataMachine {
         self.check_name(&topic.name, accepted)?;
         let overrides = check_configs(topic, &self.runtime().topics, &self.settings.bounds)?;
         let (partition_count, replication_factor) = self.check_placement(topic)?;
+        self.check_room(partition_count, partition_count.unsigned_abs(), accepted.partitions)?;
+        Ok(Checked { partition_count, replication_factor, overrides })
+    }
+
+    /// Whether a topic may have `partition_count` partitions, `added` of them new, beside `accepted` new ones of other topics.
+    pub(super) fn check_room(&self, partition_count: i32, added: u32, accepted: u64) -> Result<(), Refusal> {
         if partition_count > PARTITIONS_PER_TOPIC_MAX {
             let text = format!(
                 "A topic may have at most {PARTITIONS_PER_TOPIC_MAX} partitions, {partition_count} were asked for: \
@@ -75,15 +81,15 @@ impl MetadataMachine {
             );
             return Err(Refusal::new(ErrorCode::InvalidPartitions, text));
         }
-        let present = self.image.partition_count() + accepted.partitions;
-        if present + u64::from(partition_count.unsigned_abs()) > PARTITIONS_MAX {
+        let present = self.image.partition_count() + accepted;
+        if present + u64::from(added) > PARTITIONS_MAX {
             let text = format!(
-                "The cluster has {present} partitions and takes {PARTITIONS_MAX} at most, so {partition_count} more \
+                "The cluster has {present} partitions and takes {PARTITIONS_MAX} at most, so {added} more \
                  do not fit: delete topics or ask for fewer partitions."
             );
             return Err(Refusal::new(ErrorCode::InvalidPartitions, text));
         }
-        Ok(Checked { partition_count, replication_factor, overrides })
+        Ok(())
     }
 
     fn check_name(&self, name: &str, accepted: &Accepted) -> Result<(), Refusal> {
@@ -148,7 +154,6 @@ impl MetadataMachine {
                 return refuse(ErrorCode::InvalidRequest, text);
             }
         }
-        let me = self.settings.node_id.0;
         let mut seen = BTreeSet::new();
         for (partition, nodes) in &topic.assignments {
             if !seen.insert(*partition) {
@@ -156,32 +161,31 @@ impl MetadataMachine {
                     "Found multiple manual partition assignments for partition {partition}"
                 ));
             }
-            match nodes.as_slice() {
-                [] => {
-                    return invalid(
-                        "The manual partition assignment includes an empty replica list.".to_owned(),
-                    );
-                }
-                [node] if *node == me => {}
-                [node] => {
-                    return invalid(format!(
-                        "The manual partition assignment includes broker {node}, but no such broker is registered; \
-                         broker {me} is."
-                    ));
-                }
-                _ => {
-                    return invalid(format!(
-                        "The manual partition assignment of partition {partition} names {} brokers, but only broker \
-                         {me} is registered.",
-                        nodes.len()
-                    ));
-                }
-            }
+            self.check_replicas(*partition, nodes)?;
         }
         if !seen.iter().copied().eq((0..).take(seen.len())) {
             return invalid("partitions should be a consecutive 0-based integer sequence".to_owned());
         }
         Ok((i32::try_from(seen.len()).unwrap_or(i32::MAX), 1))
+    }
+
+    /// Whether these nodes can hold a partition.
+    pub(super) fn check_replicas(&self, partition: i32, nodes: &[i32]) -> Result<(), Refusal> {
+        let me = self.settings.node_id.0;
+        let text = match nodes {
+            [] => "The manual partition assignment includes an empty replica list.".to_owned(),
+            [node] if *node == me => return Ok(()),
+            [node] => format!(
+                "The manual partition assignment includes broker {node}, but no such broker is registered; \
+                 broker {me} is."
+            ),
+            _ => format!(
+                "The manual partition assignment of partition {partition} names {} brokers, but only broker \
+                 {me} is registered.",
+                nodes.len()
+            ),
+        };
+        Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, text))
     }
 
     /// Turns a checked topic into its record and its answer.

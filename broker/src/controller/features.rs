@@ -28,6 +28,9 @@ const FORMAT_WITH_LEVELS: i16 = 2;
 /// From this level of [`FORMAT`] on the log may hold configs of groups.
 pub(super) const FORMAT_WITH_GROUP_CONFIGS: i16 = 3;
 
+/// From this level of [`FORMAT`] on the log may hold that a topic got more partitions.
+pub(super) const FORMAT_WITH_MORE_PARTITIONS: i16 = 4;
+
 /// A feature and the levels that a build can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feature {
@@ -42,7 +45,7 @@ pub struct Feature {
 /// What this build can run, and thereby reports: one line for each feature, by rising name.
 pub const BUILT: &[Feature] = &[
     Feature { name: GROUP_VERSION, lowest: 0, highest: 1, new_cluster: 1 },
-    Feature { name: FORMAT, lowest: 1, highest: 3, new_cluster: 3 },
+    Feature { name: FORMAT, lowest: 1, highest: 4, new_cluster: 4 },
 ];
 
 /// The level of each feature that is not off.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringlog_flat::metadata::{
     ClusterRecord, Configs, FeatureLevelRecord, GroupConfigsRecord, NodeConfigsRecord, NodeRecord,
-    ProducerIdsRecord, Record, RecordError, TopicConfigsRecord, TopicRecord,
+    ProducerIdsRecord, Record, RecordError, TopicConfigsRecord, TopicPartitionsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, ProducerId, TopicId};
@@ -60,6 +60,8 @@ pub enum ReplayError {
     UnknownTopic { id: TopicId },
     #[error("topic with id {id} gets other configs but does not exist")]
     ConfigsOfUnknownTopic { id: TopicId },
+    #[error("topic with id {id} gets {partitions} partitions but does not exist or has as many")]
+    Partitions { id: TopicId, partitions: i32 },
     #[error("cluster {given} is named after cluster {recorded}")]
     Cluster { recorded: String, given: String },
     #[error("feature {name} runs at level {level}, which this build cannot run")]
@@ -162,6 +164,19 @@ impl MetadataMachine {
                 self.alike.remove(&key);
             }
         }
+        Ok(())
+    }
+
+    fn add_partitions(&mut self, record: TopicPartitionsRecord) -> Result<(), ReplayError> {
+        let TopicPartitionsRecord { id, partitions } = record;
+        let id = TopicId(id);
+        let topic = self.image.topic_by_id(id).filter(|topic| topic.partition_count < partitions);
+        let Some(topic) = topic else { return Err(ReplayError::Partitions { id, partitions }) };
+        let added = partitions.abs_diff(topic.partition_count);
+        let topic = Arc::new(TopicImage { partition_count: partitions, ..TopicImage::clone(topic) });
+        let image = Arc::make_mut(&mut self.image);
+        image.partitions += u64::from(added);
+        image.replace_topic(topic);
         Ok(())
     }
 
@@ -268,6 +283,7 @@ impl StateMachine for MetadataMachine {
         match request {
             ControllerRequest::InitializeCluster(request) => self.initialize_cluster(request),
             ControllerRequest::CreateTopics(request) => self.create_topics(request),
+            ControllerRequest::CreatePartitions(request) => self.create_partitions(request),
             ControllerRequest::DeleteTopics(request) => self.delete_topics(request),
             ControllerRequest::AlterConfigs(request) => self.alter_configs(request),
             ControllerRequest::UpdateFeatures(request) => self.update_features(request),
@@ -282,6 +298,7 @@ impl StateMachine for MetadataMachine {
             Record::Cluster(record) => self.name_cluster(record)?,
             Record::ProducerIds(record) => self.take_producer_ids(ProducerId(record.next))?,
             Record::Node(record) => self.register_node(record),
+            Record::TopicPartitions(record) => self.add_partitions(record)?,
             Record::TopicConfigs(record) => self.set_topic_configs(record)?,
             Record::NodeConfigs(record) => self.set_node_configs(record),
             Record::GroupConfigs(record) => self.set_group_configs(record),

@@ -5,9 +5,10 @@
 //! core.
 //!
 //! Reading order: [`image`] (what readers see), [`request`] (what is asked and answered), [`machine`], [`create_topics`],
-//! [`delete_topics`], [`alter_configs`], [`features`], [`names`], `snapshot` (the image as records).
+//! [`create_partitions`], [`delete_topics`], [`alter_configs`], [`features`], [`names`], `snapshot` (the image as records).
 
 pub mod alter_configs;
+pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_topics;
 pub mod features;

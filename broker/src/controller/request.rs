@@ -11,6 +11,7 @@ use crate::topic_config::report::EffectiveConfig;
 pub enum ControllerRequest {
     InitializeCluster(InitializeCluster),
     CreateTopics(CreateTopics),
+    CreatePartitions(CreatePartitions),
     DeleteTopics(DeleteTopics),
     AlterConfigs(AlterConfigs),
     UpdateFeatures(UpdateFeatures),
@@ -22,6 +23,7 @@ pub enum ControllerRequest {
 pub enum ControllerReply {
     ClusterInitialized(Result<(), ClusterMismatch>),
     TopicsCreated(Vec<CreatedTopic>),
+    PartitionsCreated(Vec<GrownTopic>),
     TopicsDeleted(Vec<DeletedTopic>),
     /// In the order of the request's resources.
     ConfigsAltered(Vec<Result<(), Refusal>>),
@@ -82,6 +84,31 @@ pub struct CreatedTopic {
     pub replication_factor: i16,
     /// Every config in force, sorted by name.
     pub configs: Vec<EffectiveConfig>,
+}
+
+/// Kafka's CreatePartitions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreatePartitions {
+    pub topics: Vec<MorePartitions>,
+    /// Check everything, create nothing.
+    pub validate_only: bool,
+}
+
+/// One topic that shall have more partitions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MorePartitions {
+    pub name: String,
+    /// In all, those that it has counted in.
+    pub partition_count: i32,
+    /// The nodes that shall hold each new partition, in order; `None` for an automatic placement.
+    pub assignments: Option<Vec<Vec<i32>>>,
+}
+
+/// What became of one topic: all of its new partitions are there or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GrownTopic {
+    pub name: String,
+    pub result: Result<(), Refusal>,
 }
 
 /// Kafka's DeleteTopics.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ringlog_flat::metadata::{
     ClusterRecord, FeatureLevelRecord, GroupConfigsRecord, NodeConfigsRecord, NodeRecord, ProducerIdsRecord,
-    Record, RemoveTopicRecord, TopicConfigsRecord, TopicRecord,
+    Record, RemoveTopicRecord, TopicConfigsRecord, TopicPartitionsRecord, TopicRecord,
 };
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::{NodeId, Offset, PartitionIndex, ProducerId, TopicId};
@@ -21,6 +21,7 @@ use crate::config::typed::{CleanerConfig, TopicDefaults};
 use crate::topic_config::TopicConfig;
 
 mod alter_configs;
+mod create_partitions;
 mod features;
 mod group_configs;
 
@@ -57,6 +58,10 @@ fn new_topic(name: &str) -> NewTopic {
     }
 }
 
+fn more(name: &str, partition_count: i32) -> MorePartitions {
+    MorePartitions { name: name.to_owned(), partition_count, assignments: None }
+}
+
 fn by_name(name: &str) -> TopicReference {
     TopicReference { name: Some(name.to_owned()), id: TopicId::ZERO }
 }
@@ -68,6 +73,16 @@ fn by_id(id: TopicId) -> TopicReference {
 impl Cluster {
     fn new() -> Cluster {
         Cluster::with(crate::topic_config::tests::defaults())
+    }
+
+    /// Of a cluster that runs this level of the format.
+    fn at_level(metadata_version: i16) -> Cluster {
+        let mut cluster = Cluster::new();
+        let id = "5L6g3nShT-eMCtK--X86sw".to_owned();
+        let record = Record::Cluster(ClusterRecord { id, metadata_version }).encode();
+        cluster.machine.replay(Offset(0), &record).expect("a level that this build runs");
+        cluster.log.push(record);
+        cluster
     }
 
     fn with(defaults: TopicDefaults) -> Cluster {
@@ -102,6 +117,21 @@ impl Cluster {
     fn create(&mut self, topic: NewTopic) -> (i16, String) {
         let result = self.creates(vec![topic]).remove(0);
         (result.error.code(), result.message.unwrap_or_default())
+    }
+
+    fn grows(&mut self, topics: Vec<MorePartitions>, validate_only: bool) -> Vec<GrownTopic> {
+        match self.ask(ControllerRequest::CreatePartitions(CreatePartitions { topics, validate_only })) {
+            ControllerReply::PartitionsCreated(results) => results,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Error number and text of the one topic.
+    fn grow(&mut self, topic: MorePartitions) -> (i16, String) {
+        match self.grows(vec![topic], false).remove(0).result {
+            Ok(()) => (0, String::new()),
+            Err(Refusal { error, message }) => (error.code(), message),
+        }
     }
 
     fn delete(&mut self, topics: Vec<TopicReference>) -> Vec<DeletedTopic> {
@@ -501,7 +531,7 @@ fn a_snapshot_holds_everything_once_in_the_order_of_a_log() {
         Record::NodeConfigs(NodeConfigsRecord { node, configs })
     };
     let expected = [
-        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 3 }),
+        Record::Cluster(ClusterRecord { id: cluster_id, metadata_version: 4 }),
         Record::FeatureLevel(FeatureLevelRecord { name: "group.version".to_owned(), level: 1 }),
         Record::Node(node),
         of_node(None),
@@ -549,6 +579,7 @@ enum Step {
     Create { names: Vec<String>, partitions: i32, replicas: i16, config: usize },
     Delete { name: String },
     DeleteById { place: usize },
+    Grow { name: String, partitions: i32 },
     Allocate,
     Alter { name: String, config: usize, replaces: bool },
     AlterNode { is_every: bool, value: Option<u16> },
@@ -565,6 +596,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (names, -2..5i32, -1..3i16, 0..CONFIGS.len())
             .prop_map(|(names, partitions, replicas, config)| Step::Create { names, partitions, replicas, config }),
         2 => name().prop_map(|name| Step::Delete { name }),
+        3 => (name(), 0..9i32).prop_map(|(name, partitions)| Step::Grow { name, partitions }),
         1 => (0..8usize).prop_map(|place| Step::DeleteById { place }),
         1 => Just(Step::Allocate),
         3 => (name(), 0..CONFIGS.len(), any::<bool>())
@@ -579,6 +611,14 @@ fn alter_one(cluster: &mut Cluster, resource: AlteredResource) {
     cluster.ask(ControllerRequest::AlterConfigs(AlterConfigs { resources, validate_only: false }));
 }
 
+fn grow_and_check(cluster: &mut Cluster, name: &str, partitions: i32) {
+    let count = |cluster: &Cluster| cluster.machine.image().topic(name).map(|topic| topic.partition_count);
+    let had = count(cluster);
+    let code = cluster.grow(more(name, partitions)).0;
+    assert_eq!(code == 0, had.is_some_and(|had| had < partitions), "{had:?} to {partitions}");
+    assert_eq!(count(cluster), if code == 0 { Some(partitions) } else { had });
+}
+
 const CONFIGS: [(&str, Option<&str>); 5] = [
     ("cleanup.policy", Some("delete")),
     ("max.message.bytes", Some("77")),
@@ -590,7 +630,7 @@ const CONFIGS: [(&str, Option<&str>); 5] = [
 proptest! {
     #[test]
     fn replaying_the_log_gives_the_live_machine(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut cluster = Cluster::new();
+        let mut cluster = Cluster::at_level(4);
         let mut ids = BTreeSet::new();
         for step in steps {
             let before = cluster.machine.image();
@@ -621,6 +661,7 @@ proptest! {
                     let code = cluster.delete(vec![by_name(&name)])[0].error.code();
                     prop_assert_eq!(code == 0, before.topic(&name).is_some());
                 }
+                Step::Grow { name, partitions } => grow_and_check(&mut cluster, &name, partitions),
                 Step::DeleteById { place } => {
                     let Some(id) = before.topics().nth(place).map(|topic| topic.id) else { continue };
                     prop_assert_eq!(cluster.delete(vec![by_id(id)])[0].error.code(), 0);

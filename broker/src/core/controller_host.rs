@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringlog_flat::metadata::NodeRecord;
 use ringlog_protocol::error_code::ErrorCode;
@@ -11,6 +12,7 @@ use ringlog_shard::storage::LogSettings;
 use ringlog_shard::store::Opening;
 
 use super::Core;
+use super::delete_records::within;
 use super::messages::{CoreReply, CoreRequest};
 use super::start::StartError;
 use crate::config::BrokerConfig;
@@ -107,6 +109,15 @@ impl Core {
             CoreReply::Controller(reply) => reply,
             _ => unreachable!("a controller request is answered by a controller reply"),
         }
+    }
+
+    /// The same, for at most `time`: `None` afterwards, and the change may or may not happen.
+    pub async fn ask_controller_within(
+        &self,
+        time: Duration,
+        request: ControllerRequest,
+    ) -> Option<Result<ControllerReply, RunnerError>> {
+        within(&self.io, time, self.ask_controller(request)).await
     }
 
     /// An id that no producer ever had.

@@ -56,7 +56,7 @@ async fn finish(core: &Rc<Core>, part: &DeletePart, moved: MovedStart, left: Dur
 }
 
 /// What `work` comes to, if that takes no longer than `time`. Even without time it gets one look.
-async fn within<T>(io: &Io, time: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn within<T>(io: &Io, time: Duration, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut sleep) = (pin!(work), pin!(io.sleep(time)));
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),

@@ -27,7 +27,10 @@ pub async fn apply(core: &Rc<Core>, image: Arc<MetadataImage>) {
     core.store.set_compactor(compactor(core, &image));
     let openings: Vec<Opening> = image
         .topics()
-        .filter(|topic| previous.topic_by_id(topic.id).is_none())
+        .filter(|topic| {
+            let was = previous.topic_by_id(topic.id);
+            was.is_none_or(|was| was.partition_count < topic.partition_count)
+        })
         .flat_map(|topic| own_partitions(core, topic))
         .collect();
     for topic in image.topics() {

@@ -5,6 +5,7 @@ pub mod alter_configs;
 pub mod api_versions;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
+pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_groups;
 pub mod delete_records;
@@ -142,6 +143,7 @@ pub async fn handle(
         ApiKey::ListOffsets => list_offsets::handle(core, request).await?,
         ApiKey::ApiVersions => api_versions::handle(core, connection, request)?,
         ApiKey::CreateTopics => create_topics::handle(core, request).await?,
+        ApiKey::CreatePartitions => create_partitions::handle(core, request).await?,
         ApiKey::DeleteTopics => delete_topics::handle(core, request).await?,
         ApiKey::DeleteRecords => delete_records::handle(core, request).await?,
         ApiKey::InitProducerId => init_producer_id::handle(core, request).await?,

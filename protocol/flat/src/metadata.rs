@@ -26,6 +26,7 @@ pub enum Record {
     NodeConfigs(NodeConfigsRecord),
     FeatureLevel(FeatureLevelRecord),
     GroupConfigs(GroupConfigsRecord),
+    TopicPartitions(TopicPartitionsRecord),
 }
 
 /// Key and value of each config, in the order given.
@@ -102,6 +103,13 @@ pub struct FeatureLevelRecord {
 pub struct GroupConfigsRecord {
     pub group: String,
     pub configs: Configs,
+}
+
+/// A topic has this many partitions from here on, more than before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TopicPartitionsRecord {
+    pub id: [u8; 16],
+    pub partitions: i32,
 }
 
 /// Bytes that are no record this build understands.
@@ -186,6 +194,11 @@ impl Record {
                 let args = wire::GroupConfigsArgs { group: Some(builder.create_string(group)), configs };
                 (wire::Body::GroupConfigs, wire::GroupConfigs::create(builder, &args).as_union_value())
             }
+            Record::TopicPartitions(TopicPartitionsRecord { id, partitions }) => {
+                let args =
+                    wire::TopicPartitionsArgs { id: Some(&wire::Id::new(id)), partitions: *partitions };
+                (wire::Body::TopicPartitions, wire::TopicPartitions::create(builder, &args).as_union_value())
+            }
         }
     }
 
@@ -234,6 +247,11 @@ impl Record {
                 let changed = record.body_as_group_configs()?;
                 let (group, configs) = (changed.group().to_owned(), read_configs(changed.configs()));
                 Record::GroupConfigs(GroupConfigsRecord { group, configs })
+            }
+            wire::Body::TopicPartitions => {
+                let changed = record.body_as_topic_partitions()?;
+                let (id, partitions) = (changed.id().bytes().into(), changed.partitions());
+                Record::TopicPartitions(TopicPartitionsRecord { id, partitions })
             }
             _ => return None,
         })
@@ -337,6 +355,8 @@ mod tests {
                 configs: configs.clone(),
             }),
             Record::GroupConfigs(GroupConfigsRecord { group: String::new(), configs: Vec::new() }),
+            Record::TopicPartitions(TopicPartitionsRecord { id: [7; 16], partitions: 12 }),
+            Record::TopicPartitions(TopicPartitionsRecord { id: [0; 16], partitions: i32::MIN }),
             Record::Node(node.clone()),
             Record::Node(NodeRecord { rack: None, ..node }),
         ]

@@ -6,6 +6,7 @@ pub mod alter_configs;
 pub mod api_versions;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
+pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_groups;
 pub mod delete_records;
@@ -40,6 +41,7 @@ pub const DEFINED: &[(ApiKey, VersionRange)] = &[
     (ApiKey::ApiVersions, api_versions::ApiVersionsRequest::VERSIONS),
     (ApiKey::ConsumerGroupDescribe, consumer_group_describe::ConsumerGroupDescribeRequest::VERSIONS),
     (ApiKey::ConsumerGroupHeartbeat, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest::VERSIONS),
+    (ApiKey::CreatePartitions, create_partitions::CreatePartitionsRequest::VERSIONS),
     (ApiKey::CreateTopics, create_topics::CreateTopicsRequest::VERSIONS),
     (ApiKey::DeleteGroups, delete_groups::DeleteGroupsRequest::VERSIONS),
     (ApiKey::DeleteRecords, delete_records::DeleteRecordsRequest::VERSIONS),
@@ -73,6 +75,7 @@ pub enum Request<'a> {
     ApiVersions(api_versions::ApiVersionsRequest<'a>),
     ConsumerGroupDescribe(consumer_group_describe::ConsumerGroupDescribeRequest<'a>),
     ConsumerGroupHeartbeat(consumer_group_heartbeat::ConsumerGroupHeartbeatRequest<'a>),
+    CreatePartitions(create_partitions::CreatePartitionsRequest<'a>),
     CreateTopics(create_topics::CreateTopicsRequest<'a>),
     DeleteGroups(delete_groups::DeleteGroupsRequest<'a>),
     DeleteRecords(delete_records::DeleteRecordsRequest<'a>),
@@ -120,6 +123,8 @@ impl<'a> Request<'a> {
                 consumer_group_heartbeat::ConsumerGroupHeartbeatRequest::decode(reader, version)
                     .map(Request::ConsumerGroupHeartbeat)
             }
+            ApiKey::CreatePartitions => create_partitions::CreatePartitionsRequest::decode(reader, version)
+                .map(Request::CreatePartitions),
             ApiKey::CreateTopics => {
                 create_topics::CreateTopicsRequest::decode(reader, version).map(Request::CreateTopics)
             }
@@ -198,6 +203,7 @@ impl<'a> Request<'a> {
             Request::ApiVersions(message) => message.encode(writer, version),
             Request::ConsumerGroupDescribe(message) => message.encode(writer, version),
             Request::ConsumerGroupHeartbeat(message) => message.encode(writer, version),
+            Request::CreatePartitions(message) => message.encode(writer, version),
             Request::CreateTopics(message) => message.encode(writer, version),
             Request::DeleteGroups(message) => message.encode(writer, version),
             Request::DeleteRecords(message) => message.encode(writer, version),
@@ -233,6 +239,7 @@ pub enum Response<'a> {
     ApiVersions(api_versions::ApiVersionsResponse<'a>),
     ConsumerGroupDescribe(consumer_group_describe::ConsumerGroupDescribeResponse<'a>),
     ConsumerGroupHeartbeat(consumer_group_heartbeat::ConsumerGroupHeartbeatResponse<'a>),
+    CreatePartitions(create_partitions::CreatePartitionsResponse<'a>),
     CreateTopics(create_topics::CreateTopicsResponse<'a>),
     DeleteGroups(delete_groups::DeleteGroupsResponse<'a>),
     DeleteRecords(delete_records::DeleteRecordsResponse<'a>),
@@ -280,6 +287,8 @@ impl<'a> Response<'a> {
                 consumer_group_heartbeat::ConsumerGroupHeartbeatResponse::decode(reader, version)
                     .map(Response::ConsumerGroupHeartbeat)
             }
+            ApiKey::CreatePartitions => create_partitions::CreatePartitionsResponse::decode(reader, version)
+                .map(Response::CreatePartitions),
             ApiKey::CreateTopics => {
                 create_topics::CreateTopicsResponse::decode(reader, version).map(Response::CreateTopics)
             }
@@ -359,6 +368,7 @@ impl<'a> Response<'a> {
             Response::ApiVersions(message) => message.encode(writer, version),
             Response::ConsumerGroupDescribe(message) => message.encode(writer, version),
             Response::ConsumerGroupHeartbeat(message) => message.encode(writer, version),
+            Response::CreatePartitions(message) => message.encode(writer, version),
             Response::CreateTopics(message) => message.encode(writer, version),
             Response::DeleteGroups(message) => message.encode(writer, version),
             Response::DeleteRecords(message) => message.encode(writer, version),

@@ -1,4 +1,4 @@
-//! `ringlog topic alter`, and the configs of `ringlog topic describe`. Owns arguments, tables and JSON of configs.
+//! `ringlog topic alter`, and the configs of `ringlog topic describe`. Owns arguments, tables and JSON of both.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,17 @@ Examples:
   ringlog topic alter orders --set retention.ms=3600000
   ringlog topic alter orders --set segment.bytes=67108864 --unset retention.ms
   ringlog topic alter orders --set max.message.bytes=2000000 --dry-run
+  ringlog topic alter orders --partitions 12
 
 All changes of one call happen or none. A key that is unset goes back to the broker's value; `ringlog topic describe NAME --all` \
-lists the keys. Exit codes: 0 done, 1 refused by the broker or not reached, 2 wrong usage.";
+lists the keys. Partitions are added and never taken away; records that are there stay where they are, and from then on producers put \
+keys into other partitions than before, so a key's old and new records have no order among them. Exit codes: 0 done, 1 refused by the \
+broker or not reached, 2 wrong usage.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("changes").required(true).multiple(true).args(["sets", "unsets"])))]
+#[command(group(clap::ArgGroup::new("configs").multiple(true).args(["sets", "unsets"]).conflicts_with("partitions")))]
+#[command(group(clap::ArgGroup::new("changes").required(true).multiple(true).args(["sets", "unsets", "partitions"])))]
 pub struct Args {
     #[arg(value_name = "NAME")]
     name: String,
@@ -29,6 +33,9 @@ pub struct Args {
     /// Let a config go back to the broker's value; may be repeated
     #[arg(short, long = "unset", value_name = "KEY")]
     unsets: Vec<String>,
+    /// Let the topic have so many partitions in all; not together with configs
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
     /// Let the broker check the changes and make none
     #[arg(long)]
     dry_run: bool,
@@ -67,8 +74,37 @@ struct AlteredTopic {
     configs: Vec<DescribedConfig>,
 }
 
+#[derive(Debug, Serialize)]
+struct GrownTopic {
+    name: String,
+    dry_run: bool,
+    /// In all, before and afterwards.
+    partitions: FromTo,
+}
+
+#[derive(Debug, Serialize)]
+struct FromTo {
+    from: usize,
+    to: usize,
+}
+
+async fn grow(client: &Client, name: String, count: i32, dry_run: bool) -> Result<Outcome, TopicError> {
+    // A topic that is not there is the broker's to refuse.
+    let image = client.metadata(Some(&[&name])).await?;
+    let from = image.topics.get(&name).map_or(0, |topic| topic.partitions.len());
+    client.create_partitions(&name, count, dry_run).await?;
+    let to = count.unsigned_abs() as usize;
+    let verb = if dry_run { "would alter" } else { "altered" };
+    let table = format!("{verb} topic {name}: {to} partition{}, {from} before\n", plural(to));
+    let grown = GrownTopic { name, dry_run, partitions: FromTo { from, to } };
+    Ok(Outcome { table, json: serde_json::to_value(grown)?, failures: Vec::new() })
+}
+
 pub(super) async fn alter(client: &Client, args: Args) -> Result<Outcome, TopicError> {
-    let Args { name, sets, unsets, dry_run } = args;
+    let Args { name, sets, unsets, partitions, dry_run } = args;
+    if let Some(count) = partitions {
+        return grow(client, name, count, dry_run).await;
+    }
     let set = sets.iter().map(|(key, value)| ConfigStep::Set(key, value));
     let steps: Vec<ConfigStep<'_>> = set.chain(unsets.iter().map(|key| ConfigStep::Unset(key))).collect();
     client.alter_topic_configs(&name, &steps, dry_run).await?;

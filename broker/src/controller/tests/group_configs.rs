@@ -11,16 +11,6 @@ const GROUP: i8 = 32;
 const HEARTBEAT: &str = "consumer.heartbeat.interval.ms";
 const SESSION: &str = "consumer.session.timeout.ms";
 
-/// Of a cluster that runs this level of the format.
-fn at_level(metadata_version: i16) -> Cluster {
-    let mut cluster = Cluster::new();
-    let record = Record::Cluster(ClusterRecord { id: "5L6g3nShT-eMCtK--X86sw".to_owned(), metadata_version });
-    let record = record.encode();
-    cluster.machine.replay(Offset(0), &record).expect("a level that this build runs");
-    cluster.log.push(record);
-    cluster
-}
-
 fn configs(cluster: &Cluster, group: &str) -> Vec<(String, String)> {
     pairs(cluster.machine.image().group_configs(group))
 }
@@ -31,7 +21,7 @@ fn in_force(cluster: &Cluster, group: &str) -> Option<GroupOverrides> {
 
 #[test]
 fn a_group_works_by_what_was_set_until_it_is_deleted() {
-    let mut cluster = at_level(3);
+    let mut cluster = Cluster::at_level(3);
     let steps = vec![set(HEARTBEAT, " 7000 "), set(SESSION, "50000")];
     assert_eq!(cluster.alter(each(GROUP, "readers", steps)), (0, String::new()));
     assert_eq!(configs(&cluster, "readers"), owned(&[(HEARTBEAT, "7000"), (SESSION, "50000")]));
@@ -62,7 +52,7 @@ fn a_group_works_by_what_was_set_until_it_is_deleted() {
 #[test]
 fn an_older_format_refuses_them_and_says_what_to_do() {
     for level in [1, 2] {
-        let mut cluster = at_level(level);
+        let mut cluster = Cluster::at_level(level);
         for resource in [
             each(GROUP, "readers", vec![set(HEARTBEAT, "7000")]),
             each(GROUP, "readers", vec![step(HEARTBEAT, DELETE, None)]),
@@ -85,7 +75,7 @@ fn an_older_format_refuses_them_and_says_what_to_do() {
 
 #[test]
 fn what_a_group_cannot_have_is_refused_whole() {
-    let mut cluster = at_level(3);
+    let mut cluster = Cluster::at_level(3);
     let long = "g".repeat(GROUP_TEXT_BYTES_MAX + 1);
     for (resource, code, part) in [
         (each(GROUP, "", vec![set(HEARTBEAT, "7000")]), 42, "Default group resources are not allowed."),
@@ -113,7 +103,7 @@ fn what_a_group_cannot_have_is_refused_whole() {
 
 #[test]
 fn so_many_groups_have_configs_and_no_more() {
-    let mut cluster = at_level(3);
+    let mut cluster = Cluster::at_level(3);
     let stored = |index: usize| {
         let configs = owned(&[(HEARTBEAT, "7000")]);
         Record::GroupConfigs(GroupConfigsRecord { group: format!("g{index}"), configs }).encode()

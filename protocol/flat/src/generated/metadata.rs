@@ -15,10 +15,10 @@ pub mod metadata {
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_BODY: u8 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_BODY: u8 = 9;
+pub const ENUM_MAX_BODY: u8 = 10;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_BODY: [Body; 10] = [
+pub const ENUM_VALUES_BODY: [Body; 11] = [
   Body::NONE,
   Body::Topic,
   Body::RemoveTopic,
@@ -29,6 +29,7 @@ pub const ENUM_VALUES_BODY: [Body; 10] = [
   Body::NodeConfigs,
   Body::FeatureLevel,
   Body::GroupConfigs,
+  Body::TopicPartitions,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -46,9 +47,10 @@ impl Body {
   pub const NodeConfigs: Self = Self(7);
   pub const FeatureLevel: Self = Self(8);
   pub const GroupConfigs: Self = Self(9);
+  pub const TopicPartitions: Self = Self(10);
 
   pub const ENUM_MIN: u8 = 0;
-  pub const ENUM_MAX: u8 = 9;
+  pub const ENUM_MAX: u8 = 10;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::NONE,
     Self::Topic,
@@ -60,6 +62,7 @@ impl Body {
     Self::NodeConfigs,
     Self::FeatureLevel,
     Self::GroupConfigs,
+    Self::TopicPartitions,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -74,6 +77,7 @@ impl Body {
       Self::NodeConfigs => Some("NodeConfigs"),
       Self::FeatureLevel => Some("FeatureLevel"),
       Self::GroupConfigs => Some("GroupConfigs"),
+      Self::TopicPartitions => Some("TopicPartitions"),
       _ => None,
     }
   }
@@ -1455,6 +1459,121 @@ impl ::core::fmt::Debug for GroupConfigs<'_> {
       ds.finish()
   }
 }
+pub enum TopicPartitionsOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+/// A topic has this many partitions from here on, more than before.
+pub struct TopicPartitions<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for TopicPartitions<'a> {
+  type Inner = TopicPartitions<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> TopicPartitions<'a> {
+  pub const VT_ID: ::flatbuffers::VOffsetT = 4;
+  pub const VT_PARTITIONS: ::flatbuffers::VOffsetT = 6;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    TopicPartitions { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args TopicPartitionsArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<TopicPartitions<'bldr>> {
+    let mut builder = TopicPartitionsBuilder::new(_fbb);
+    builder.add_partitions(args.partitions);
+    if let Some(x) = args.id { builder.add_id(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn id(&self) -> &'a Id {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Id>(TopicPartitions::VT_ID, None).unwrap()}
+  }
+  #[inline]
+  pub fn partitions(&self) -> i32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i32>(TopicPartitions::VT_PARTITIONS, Some(0)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for TopicPartitions<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Id>("id", Self::VT_ID, true)?
+     .visit_field::<i32>("partitions", Self::VT_PARTITIONS, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct TopicPartitionsArgs<'a> {
+    pub id: Option<&'a Id>,
+    pub partitions: i32,
+}
+impl<'a> Default for TopicPartitionsArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    TopicPartitionsArgs {
+      id: None, // required field
+      partitions: 0,
+    }
+  }
+}
+
+pub struct TopicPartitionsBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> TopicPartitionsBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_id(&mut self, id: &Id) {
+    self.fbb_.push_slot_always::<&Id>(TopicPartitions::VT_ID, id);
+  }
+  #[inline]
+  pub fn add_partitions(&mut self, partitions: i32) {
+    self.fbb_.push_slot::<i32>(TopicPartitions::VT_PARTITIONS, partitions, 0);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> TopicPartitionsBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    TopicPartitionsBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<TopicPartitions<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, TopicPartitions::VT_ID,"id");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for TopicPartitions<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("TopicPartitions");
+      ds.field("id", &self.id());
+      ds.field("partitions", &self.partitions());
+      ds.finish()
+  }
+}
 pub enum RecordOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1640,6 +1759,20 @@ impl<'a> Record<'a> {
     }
   }
 
+  #[inline]
+  #[allow(non_snake_case)]
+  pub fn body_as_topic_partitions(&self) -> Option<TopicPartitions<'a>> {
+    if self.body_type() == Body::TopicPartitions {
+      let u = self.body();
+      // Safety:
+      // Created from a valid Table for this object
+      // Which contains a valid union in this slot
+      Some(unsafe { TopicPartitions::init_from_table(u) })
+    } else {
+      None
+    }
+  }
+
 }
 
 impl ::flatbuffers::Verifiable for Record<'_> {
@@ -1660,6 +1793,7 @@ impl ::flatbuffers::Verifiable for Record<'_> {
           Body::NodeConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<NodeConfigs>>("Body::NodeConfigs", pos),
           Body::FeatureLevel => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<FeatureLevel>>("Body::FeatureLevel", pos),
           Body::GroupConfigs => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<GroupConfigs>>("Body::GroupConfigs", pos),
+          Body::TopicPartitions => v.verify_union_variant::<::flatbuffers::ForwardsUOffset<TopicPartitions>>("Body::TopicPartitions", pos),
           _ => Ok(()),
         }
      })?
@@ -1780,6 +1914,13 @@ impl ::core::fmt::Debug for Record<'_> {
         },
         Body::GroupConfigs => {
           if let Some(x) = self.body_as_group_configs() {
+            ds.field("body", &x)
+          } else {
+            ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
+          }
+        },
+        Body::TopicPartitions => {
+          if let Some(x) = self.body_as_topic_partitions() {
             ds.field("body", &x)
           } else {
             ds.field("body", &"InvalidFlatbuffer: Union discriminant does not match value.")
