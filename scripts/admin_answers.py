@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Requests that read and change configs and levels of features, describe the quorum, ask for epochs and for more partitions: our answers beside
-those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same against ours.
+"""Requests that read and change configs and levels of features, list what has configs, describe the quorum, ask for epochs and for more
+partitions: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
+against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
   admin_answers.py --bootstrap HOST:PORT       only prints what a fresh broker of node id 1 answers, one line a case
@@ -20,6 +21,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "clients"))
 import brokers  # noqa: E402
+import group_wire  # noqa: E402
 import wire  # noqa: E402
 from wire import Reader, array, string  # noqa: E402
 
@@ -27,6 +29,7 @@ import feature_answers  # noqa: E402
 import partition_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
+LIST_CONFIG_RESOURCES = 74
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 NAME = "admin-answers"
@@ -128,6 +131,33 @@ def epochs(peer, topic, partitions):
 
 def compact(text):
     return wire.uvarint(len(text) + 1) + text.encode()
+
+
+# A group whose configs were all deleted before: Kafka goes on listing it.
+WITHOUT_CONFIGS = "nobody"
+
+group_wire.APIS[LIST_CONFIG_RESOURCES] = (0, 1, [("types", ["b"], "1+")], [
+    ("throttle", "i", ""), ("error", "h", ""), ("resources", [("name", "s", ""), ("type", "b", "1+")], "")])
+
+
+def resource_cases(address, settles=0.0):
+    """Yields (name, answer): what has configs. Kafka lists in an order of its own."""
+    time.sleep(settles)
+    with group_wire.Peer(address) as peer:
+        for version, types in [
+            (0, []), (1, []), (1, [TOPIC]), (1, [BROKER]), (1, [BROKER_LOGGER]), (1, [CLIENT_METRICS]), (1, [GROUP]), (1, [GROUP, TOPIC]),
+            (1, [TOPIC, TOPIC]), (1, [0]), (1, [1]), (1, [3]), (1, [-1]), (1, [64]), (1, [TOPIC, 99]),
+        ]:
+            told = peer.ask(LIST_CONFIG_RESOURCES, version, types=types)
+            found = sorted((resource.get("type", CLIENT_METRICS), resource["name"]) for resource in told["resources"]
+                           if resource["name"] != WITHOUT_CONFIGS)
+            yield f"resources {version}: of types {types}", [told["error"], found]
+
+
+def groups_with_configs(address):
+    with group_wire.Peer(address) as peer:
+        names = [resource["name"] for resource in peer.ask(LIST_CONFIG_RESOURCES, 1, types=[GROUP])["resources"]]
+    return sorted(name for name in names if name != WITHOUT_CONFIGS)
 
 
 def quorum(peer, topic="__cluster_metadata", partition=0):
@@ -307,6 +337,11 @@ def cases(address, texts=False, settles=0.0):
         yield "metrics: describe", show(kind=CLIENT_METRICS, name="nobody")
         yield "metrics: change", change(("no.such", SET, "1"), kind=CLIENT_METRICS, name="nobody")
         yield from group_cases(change, swap, show)
+        yield "group: set for a list", change(("consumer.heartbeat.interval.ms", SET, "7000"), kind=GROUP, name="listed")
+        yield from resource_cases(address, settles)
+        yield "group: no more in a list", change(("consumer.heartbeat.interval.ms", DELETE, None), kind=GROUP, name="listed")
+        time.sleep(settles)
+        yield "resources: no group is left", groups_with_configs(address)
         for kind in (0, 1, 3, 64, -5):
             yield f"describe resource of type {kind}", describe_or_error(address, kind, NAME)
             yield f"change resource of type {kind}", change_or_error(address, kind, NAME)
@@ -444,6 +479,8 @@ def tool_cases(address):
         ("configs: set of a group", "Completed updating config", [
             "ConfigCommand", "--alter", *group, "--add-config", "consumer.heartbeat.interval.ms=7000"]),
         ("configs: describe of a group", "consumer.heartbeat.interval.ms=7000", ["ConfigCommand", "--describe", *group]),
+        ("configs: describe of all groups", "Dynamic configs for group readers are:", ["ConfigCommand", "--describe", "--entity-type", "groups"]),
+        ("metrics: list", "", ["ClientMetricsCommand", "--list"]),
         ("configs: delete of a group", "Completed updating config", [
             "ConfigCommand", "--alter", *group, "--delete-config", "consumer.heartbeat.interval.ms"]),
         ("partitions: more", "", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "5"]),

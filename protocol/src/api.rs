@@ -281,7 +281,7 @@ apis! {
     GetTelemetrySubscriptions = 71, Since(0), NOT_SERVED;
     PushTelemetry = 72, Since(0), NOT_SERVED;
     AssignReplicasToDirs = 73, Since(0), NOT_SERVED;
-    ListConfigResources = 74, Since(0), NOT_SERVED;
+    ListConfigResources = 74, Since(0), needs(Operation::DescribeConfigs, Cluster, range(0, 1));
     DescribeTopicPartitions = 75, Since(0), NOT_SERVED;
     ShareGroupHeartbeat = 76, Since(1), NOT_SERVED;
     ShareGroupDescribe = 77, Since(1), NOT_SERVED;

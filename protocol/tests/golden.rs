@@ -84,6 +84,7 @@ defaults! {
         InitProducerId init_producer_id InitProducerIdRequest InitProducerIdResponse;
         JoinGroup join_group JoinGroupRequest JoinGroupResponse;
         LeaveGroup leave_group LeaveGroupRequest LeaveGroupResponse;
+        ListConfigResources list_config_resources ListConfigResourcesRequest ListConfigResourcesResponse;
         ListGroups list_groups ListGroupsRequest ListGroupsResponse;
         ListOffsets list_offsets ListOffsetsRequest ListOffsetsResponse;
         Metadata metadata MetadataRequest MetadataResponse;

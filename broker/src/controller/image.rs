@@ -159,6 +159,11 @@ impl MetadataImage {
         self.group_configs.get(group).map_or(&NO_OVERRIDES, |configs| configs)
     }
 
+    /// The groups with configs of their own, by name.
+    pub fn groups_with_configs(&self) -> impl ExactSizeIterator<Item = &GroupId> {
+        self.group_configs.keys()
+    }
+
     /// What groups with configs of their own work by; the same value while none changes.
     pub fn group_overrides(&self) -> &Arc<BTreeMap<GroupId, GroupOverrides>> {
         &self.group_overrides

@@ -20,6 +20,7 @@ pub mod heartbeat;
 pub mod init_producer_id;
 pub mod join_group;
 pub mod leave_group;
+pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
@@ -149,6 +150,7 @@ pub async fn handle(
         ApiKey::InitProducerId => init_producer_id::handle(core, request).await?,
         ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(core, request).await?,
         ApiKey::DescribeConfigs => describe_configs::handle(core, request)?,
+        ApiKey::ListConfigResources => list_config_resources::handle(core, request)?,
         ApiKey::AlterConfigs => alter_configs::handle_replacing(core, request).await?,
         ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
         ApiKey::UpdateFeatures => update_features::handle(core, request).await?,

@@ -21,6 +21,7 @@ pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod join_group;
 pub mod leave_group;
+pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
@@ -56,6 +57,7 @@ pub const DEFINED: &[(ApiKey, VersionRange)] = &[
     (ApiKey::InitProducerId, init_producer_id::InitProducerIdRequest::VERSIONS),
     (ApiKey::JoinGroup, join_group::JoinGroupRequest::VERSIONS),
     (ApiKey::LeaveGroup, leave_group::LeaveGroupRequest::VERSIONS),
+    (ApiKey::ListConfigResources, list_config_resources::ListConfigResourcesRequest::VERSIONS),
     (ApiKey::ListGroups, list_groups::ListGroupsRequest::VERSIONS),
     (ApiKey::ListOffsets, list_offsets::ListOffsetsRequest::VERSIONS),
     (ApiKey::Metadata, metadata::MetadataRequest::VERSIONS),
@@ -90,6 +92,7 @@ pub enum Request<'a> {
     InitProducerId(init_producer_id::InitProducerIdRequest<'a>),
     JoinGroup(join_group::JoinGroupRequest<'a>),
     LeaveGroup(leave_group::LeaveGroupRequest<'a>),
+    ListConfigResources(list_config_resources::ListConfigResourcesRequest),
     ListGroups(list_groups::ListGroupsRequest<'a>),
     ListOffsets(list_offsets::ListOffsetsRequest<'a>),
     Metadata(metadata::MetadataRequest<'a>),
@@ -162,6 +165,10 @@ impl<'a> Request<'a> {
             ApiKey::LeaveGroup => {
                 leave_group::LeaveGroupRequest::decode(reader, version).map(Request::LeaveGroup)
             }
+            ApiKey::ListConfigResources => {
+                list_config_resources::ListConfigResourcesRequest::decode(reader, version)
+                    .map(Request::ListConfigResources)
+            }
             ApiKey::ListGroups => {
                 list_groups::ListGroupsRequest::decode(reader, version).map(Request::ListGroups)
             }
@@ -218,6 +225,7 @@ impl<'a> Request<'a> {
             Request::InitProducerId(message) => message.encode(writer, version),
             Request::JoinGroup(message) => message.encode(writer, version),
             Request::LeaveGroup(message) => message.encode(writer, version),
+            Request::ListConfigResources(message) => message.encode(writer, version),
             Request::ListGroups(message) => message.encode(writer, version),
             Request::ListOffsets(message) => message.encode(writer, version),
             Request::Metadata(message) => message.encode(writer, version),
@@ -254,6 +262,7 @@ pub enum Response<'a> {
     InitProducerId(init_producer_id::InitProducerIdResponse),
     JoinGroup(join_group::JoinGroupResponse<'a>),
     LeaveGroup(leave_group::LeaveGroupResponse<'a>),
+    ListConfigResources(list_config_resources::ListConfigResourcesResponse<'a>),
     ListGroups(list_groups::ListGroupsResponse<'a>),
     ListOffsets(list_offsets::ListOffsetsResponse<'a>),
     Metadata(metadata::MetadataResponse<'a>),
@@ -327,6 +336,10 @@ impl<'a> Response<'a> {
             ApiKey::LeaveGroup => {
                 leave_group::LeaveGroupResponse::decode(reader, version).map(Response::LeaveGroup)
             }
+            ApiKey::ListConfigResources => {
+                list_config_resources::ListConfigResourcesResponse::decode(reader, version)
+                    .map(Response::ListConfigResources)
+            }
             ApiKey::ListGroups => {
                 list_groups::ListGroupsResponse::decode(reader, version).map(Response::ListGroups)
             }
@@ -383,6 +396,7 @@ impl<'a> Response<'a> {
             Response::InitProducerId(message) => message.encode(writer, version),
             Response::JoinGroup(message) => message.encode(writer, version),
             Response::LeaveGroup(message) => message.encode(writer, version),
+            Response::ListConfigResources(message) => message.encode(writer, version),
             Response::ListGroups(message) => message.encode(writer, version),
             Response::ListOffsets(message) => message.encode(writer, version),
             Response::Metadata(message) => message.encode(writer, version),
