@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ringlog_bench::client::admin::NewTopic;
 use ringlog_bench::client::cluster::Lane;
-use ringlog_bench::client::configs::ConfigStep;
+use ringlog_bench::client::configs::{ConfigResource, ConfigStep};
 use ringlog_bench::client::fetcher::{FetchConfig, FetchPosition, start_fetch};
 use ringlog_bench::client::producer::{OutBatch, Producer, ProducerConfig};
 use ringlog_bench::client::reading::visit_records;
@@ -303,8 +303,9 @@ fn a_topic_is_compacted_once_its_policy_is_altered_and_takes_no_record_without_k
     assert_eq!((scene.check(&log), scene.compactions()), (log.borrow().acknowledged, 0));
     assert_eq!(send_without_key(&scene), None);
     scene.with_client(|client| async move {
+        let keyed = ConfigResource::Topic(KEYED.to_owned());
         let steps = [ConfigStep::Set("cleanup.policy", "compact,delete")];
-        client.alter_topic_configs(KEYED, &steps, false).await.expect("it may");
+        client.alter_configs(&keyed, &steps, false).await.expect("it may");
     });
     assert_eq!(send_without_key(&scene), Some(ErrorCode::InvalidRecord));
     scene.pass(Duration::from_secs(5));

@@ -1,5 +1,7 @@
-//! Owns `ringlog config`: the reference page, one key, or the values in effect with where each came from. It starts
-//! nothing and writes only to standard output.
+//! Owns `ringlog config`: of the broker's own configuration the reference page, one key, or the values in effect with where each came
+//! from; of a running cluster the configs of topics, brokers and groups (`resources`).
+
+mod resources;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +11,7 @@ use crate::config::{keys, reference};
 use crate::process::escape::escaped;
 use crate::process::exit::Exit;
 
-/// Explain the configuration.
+/// Explain a broker's configuration; list, describe and alter configs of topics, brokers and groups.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -24,19 +26,29 @@ enum Verb {
     Explain { key: String },
     /// Check the settings and print each with where it comes from; takes the flags of `ringlog broker`
     Show(Box<SettingArgs>),
+    /// List the topics, the brokers, and the groups that have configs of their own
+    #[command(visible_alias = "ls")]
+    List(resources::ListArgs),
+    /// Show configs of topics, brokers and groups, with where each is set
+    Describe(resources::DescribeArgs),
+    /// Change configs of a topic, a broker, all brokers or a group
+    Alter(resources::AlterArgs),
 }
 
-pub fn run(args: &Args) -> ExitCode {
-    let text = match &args.verb {
+pub fn run(args: Args) -> ExitCode {
+    let text = match args.verb {
         Verb::Reference => reference::markdown(),
-        Verb::Explain { key } => match keys::find(key) {
+        Verb::Explain { key } => match keys::find(&key) {
             Some(key) => reference::explain(key),
-            None => return unknown(key),
+            None => return unknown(&key),
         },
         Verb::Show(settings) => match settings.load() {
             Ok(config) => show(&config.settings),
             Err(errors) => return refuse(&errors),
         },
+        Verb::List(args) => return resources::list(args),
+        Verb::Describe(args) => return resources::describe(args),
+        Verb::Alter(args) => return resources::alter(args),
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => Exit::Success.into(),

@@ -6,6 +6,7 @@ pub mod broker;
 pub mod cat;
 pub mod cluster;
 pub mod config;
+mod configs;
 mod confirm;
 pub mod group;
 pub mod output;
@@ -62,7 +63,7 @@ pub enum Verb {
     Group(group::Args),
     /// Drive load against a broker and verify every record
     Bench(Box<bench::Args>),
-    /// Explain the configuration: every key, one key, or the values in effect
+    /// Explain a broker's configuration; list, describe and alter configs of topics, brokers and groups
     Config(config::Args),
     /// Print the version
     Version(version::Args),
@@ -82,7 +83,7 @@ pub fn main(start_shards: StartShards) -> ExitCode {
         Some(Verb::Cluster(args)) => cluster::run(args),
         Some(Verb::Group(args)) => group::run(args),
         Some(Verb::Bench(args)) => bench::run(*args),
-        Some(Verb::Config(args)) => config::run(&args),
+        Some(Verb::Config(args)) => config::run(args),
         Some(Verb::Version(args)) => version::run(&args),
         None => {
             // Printing help is all there is to do; a closed standard error changes nothing.

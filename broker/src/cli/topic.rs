@@ -3,7 +3,7 @@
 //! It keeps no state and knows the broker only through its Kafka port. Results go to standard output, everything else
 //! to standard error.
 
-mod configs;
+mod alter;
 mod truncate;
 
 use std::collections::BTreeMap;
@@ -11,13 +11,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
+use ringlog_bench::client::configs::ConfigResource;
 use ringlog_bench::client::metadata::TopicImage;
 use ringlog_bench::client::{Client, ClientError};
 use ringlog_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
-use configs::DescribedConfig;
-
+use super::configs::{self, DescribedConfig, parse_config};
 use super::confirm::{Unconfirmed, confirm};
 use super::output::{align_right, new_table, plural, rendered};
 use super::shell::{self, BrokerArgs, Outcome, VerbError};
@@ -64,7 +64,7 @@ pub enum Verb {
         all: bool,
     },
     /// Change configs of a topic, at once and without a restart, or let it have more partitions
-    Alter(configs::Args),
+    Alter(alter::Args),
     /// Delete the oldest records of a topic, up to an offset
     Truncate(truncate::Args),
     /// Delete topics and all their records
@@ -75,13 +75,6 @@ pub enum Verb {
         #[arg(short, long)]
         yes: bool,
     },
-}
-
-fn parse_config(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("'{text}' is not KEY=VALUE, as in retention.ms=3600000")),
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +132,7 @@ async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
         }
         Verb::List => list(client).await,
         Verb::Describe { names, all } => describe(client, &names, all).await,
-        Verb::Alter(args) => configs::alter(client, args).await,
+        Verb::Alter(args) => alter::run(client, args).await,
         Verb::Truncate(args) => truncate::run(client, args).await,
         Verb::Delete { names, yes } => {
             if !yes {
@@ -290,7 +283,7 @@ async fn describe_one(client: &Client, name: &str) -> Result<DescribedTopic, Cli
         id: topic.id.to_string(),
         internal: topic.is_internal,
         partitions: described_partitions(topic, &earliest, &latest),
-        configs: client.topic_configs(name).await?.into_iter().map(DescribedConfig::from).collect(),
+        configs: configs::describe(client, &ConfigResource::Topic(name.to_owned())).await?,
     })
 }
 

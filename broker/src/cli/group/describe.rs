@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ringlog_bench::client::admin::OffsetQuery;
 use ringlog_bench::client::cluster::Lane;
+use ringlog_bench::client::configs::ConfigResource;
 use ringlog_bench::client::fetcher::{FetchConfig, FetchPosition, start_fetch};
 use ringlog_bench::client::groups::{CommittedOffset, DescribedGroup, GroupMember, Place};
 use ringlog_bench::client::reading::visit_records;
@@ -223,7 +224,7 @@ struct Ends {
 
 impl Ends {
     async fn of(client: &Client, topic: &str, partitions: &[i32]) -> Result<Ends, ClientError> {
-        let configs = client.topic_configs(topic).await?;
+        let configs = client.configs(&ConfigResource::Topic(topic.to_owned())).await?;
         let value = |key: &str| configs.iter().find(|config| config.name == key)?.value.as_deref();
         let is_deleted = value(CLEANUP).is_none_or(|policy| policy.contains("delete"));
         let retention = value(RETENTION).and_then(|value| value.parse().ok()).unwrap_or(-1);

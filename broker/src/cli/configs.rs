@@ -1,44 +1,36 @@
-//! `ringlog topic alter`, and the configs of `ringlog topic describe`. Owns arguments, tables and JSON of both.
+//! Configs of topics, brokers and groups as verbs change and show them. Owns the arguments of a change, tables and JSON; which verb
+//! it is, and what else it prints, is the verb's.
 
 use std::collections::BTreeSet;
 
-use ringlog_bench::client::Client;
-use ringlog_bench::client::configs::{ConfigSource, ConfigStep, ConfigValue};
+use ringlog_bench::client::configs::{ConfigResource, ConfigSource, ConfigStep, ConfigValue};
+use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
-use super::{Outcome, TopicError, new_table, parse_config, plural, rendered};
+use super::output::{new_table, plural, rendered};
 
-const EXAMPLES: &str = "\
-Examples:
-  ringlog topic alter orders --set retention.ms=3600000
-  ringlog topic alter orders --set segment.bytes=67108864 --unset retention.ms
-  ringlog topic alter orders --set max.message.bytes=2000000 --dry-run
-  ringlog topic alter orders --partitions 12
-
-All changes of one call happen or none. A key that is unset goes back to the broker's value; `ringlog topic describe NAME --all` \
-lists the keys. Partitions are added and never taken away; records that are there stay where they are, and from then on producers put \
-keys into other partitions than before, so a key's old and new records have no order among them. Exit codes: 0 done, 1 refused by the \
-broker or not reached, 2 wrong usage.";
-
+/// What becomes of single configs: all of it or nothing.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("configs").multiple(true).args(["sets", "unsets"]).conflicts_with("partitions")))]
-#[command(group(clap::ArgGroup::new("changes").required(true).multiple(true).args(["sets", "unsets", "partitions"])))]
-pub struct Args {
-    #[arg(value_name = "NAME")]
-    name: String,
+pub(super) struct Changes {
     /// Give a config this value; may be repeated
     #[arg(short, long = "set", value_name = "KEY=VALUE", value_parser = parse_config)]
     sets: Vec<(String, String)>,
-    /// Let a config go back to the broker's value; may be repeated
+    /// Let a config go back to the value that holds without it; may be repeated
     #[arg(short, long = "unset", value_name = "KEY")]
     unsets: Vec<String>,
-    /// Let the topic have so many partitions in all; not together with configs
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
-    partitions: Option<i32>,
     /// Let the broker check the changes and make none
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
+}
+
+/// The arguments of [`Changes`] that say what is changed, for groups of arguments of which one is needed.
+pub(super) const CHANGES: [&str; 2] = ["sets", "unsets"];
+
+pub(super) fn parse_config(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is not KEY=VALUE, as in retention.ms=3600000")),
+    }
 }
 
 /// A config as JSON shows it.
@@ -46,7 +38,7 @@ pub struct Args {
 pub(super) struct DescribedConfig {
     pub(super) key: String,
     pub(super) value: Option<String>,
-    /// topic, broker, cluster, file or default.
+    /// topic, group, broker, cluster, file or default.
     pub(super) source: &'static str,
     #[serde(skip)]
     origin: ConfigSource,
@@ -56,6 +48,7 @@ impl From<ConfigValue> for DescribedConfig {
     fn from(config: ConfigValue) -> DescribedConfig {
         let source = match config.source {
             ConfigSource::Topic => "topic",
+            ConfigSource::Group => "group",
             ConfigSource::DynamicBroker => "broker",
             ConfigSource::DynamicCluster => "cluster",
             ConfigSource::StaticBroker => "file",
@@ -66,62 +59,34 @@ impl From<ConfigValue> for DescribedConfig {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct AlteredTopic {
-    name: String,
-    dry_run: bool,
-    /// The keys that were named, as they are now.
-    configs: Vec<DescribedConfig>,
+/// Every config of it.
+pub(super) async fn describe(
+    client: &Client,
+    of: &ConfigResource,
+) -> Result<Vec<DescribedConfig>, ClientError> {
+    Ok(client.configs(of).await?.into_iter().map(DescribedConfig::from).collect())
 }
 
-#[derive(Debug, Serialize)]
-struct GrownTopic {
-    name: String,
-    dry_run: bool,
-    /// In all, before and afterwards.
-    partitions: FromTo,
-}
-
-#[derive(Debug, Serialize)]
-struct FromTo {
-    from: usize,
-    to: usize,
-}
-
-async fn grow(client: &Client, name: String, count: i32, dry_run: bool) -> Result<Outcome, TopicError> {
-    // A topic that is not there is the broker's to refuse.
-    let image = client.metadata(Some(&[&name])).await?;
-    let from = image.topics.get(&name).map_or(0, |topic| topic.partitions.len());
-    client.create_partitions(&name, count, dry_run).await?;
-    let to = count.unsigned_abs() as usize;
-    let verb = if dry_run { "would alter" } else { "altered" };
-    let table = format!("{verb} topic {name}: {to} partition{}, {from} before\n", plural(to));
-    let grown = GrownTopic { name, dry_run, partitions: FromTo { from, to } };
-    Ok(Outcome { table, json: serde_json::to_value(grown)?, failures: Vec::new() })
-}
-
-pub(super) async fn alter(client: &Client, args: Args) -> Result<Outcome, TopicError> {
-    let Args { name, sets, unsets, partitions, dry_run } = args;
-    if let Some(count) = partitions {
-        return grow(client, name, count, dry_run).await;
-    }
+/// Makes the changes. The keys that they name, as they are then.
+pub(super) async fn change(
+    client: &Client,
+    of: &ConfigResource,
+    changes: &Changes,
+) -> Result<Vec<DescribedConfig>, ClientError> {
+    let Changes { sets, unsets, dry_run } = changes;
     let set = sets.iter().map(|(key, value)| ConfigStep::Set(key, value));
     let steps: Vec<ConfigStep<'_>> = set.chain(unsets.iter().map(|key| ConfigStep::Unset(key))).collect();
-    client.alter_topic_configs(&name, &steps, dry_run).await?;
+    client.alter_configs(of, &steps, *dry_run).await?;
     let named: BTreeSet<&str> =
         sets.iter().map(|(key, _)| key.as_str()).chain(unsets.iter().map(String::as_str)).collect();
-    let configs: Vec<DescribedConfig> = client
-        .topic_configs(&name)
-        .await?
-        .into_iter()
-        .filter(|config| named.contains(config.name.as_str()))
-        .map(DescribedConfig::from)
-        .collect();
-    let verb = if dry_run { "would alter" } else { "altered" };
-    let now = if dry_run { "; now:" } else { "" };
-    let table = format!("{verb} topic {name}{now}\n{}", table(&configs, true));
-    let altered = AlteredTopic { name, dry_run, configs };
-    Ok(Outcome { table, json: serde_json::to_value(altered)?, failures: Vec::new() })
+    let all = describe(client, of).await?;
+    Ok(all.into_iter().filter(|config| named.contains(config.key.as_str())).collect())
+}
+
+/// What was changed and how its keys are now. `subject` is as in "topic orders".
+pub(super) fn sentence(subject: &str, dry_run: bool, configs: &[DescribedConfig]) -> String {
+    let (verb, now) = if dry_run { ("would alter", "; now:") } else { ("altered", "") };
+    format!("{verb} {subject}{now}\n{}", table(configs, true))
 }
 
 /// Configs with their source; those at their default are counted only, unless `all` are wanted.
@@ -171,5 +136,13 @@ mod tests {
     fn json_names_the_source_by_one_word() {
         let json = serde_json::to_value(config("k", "v", ConfigSource::StaticBroker)).expect("plain data");
         assert_eq!(json, serde_json::json!({ "key": "k", "value": "v", "source": "file" }));
+        assert_eq!(config("k", "v", ConfigSource::Group).source, "group");
+    }
+
+    #[test]
+    fn what_would_be_altered_is_told_as_it_is_now() {
+        let configs = [config("k", "v", ConfigSource::Group)];
+        assert!(sentence("group readers", false, &configs).starts_with("altered group readers\nCONFIG"));
+        assert!(sentence("group readers", true, &configs).starts_with("would alter group readers; now:\n"));
     }
 }
