@@ -37,7 +37,6 @@ const START_LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// [`StartError`]; cores that did start end with the process.
 pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
     let config = Arc::clone(&plan.config);
-    check_batch_size(&config, storage_settings(&config, &plan.sizing).journal)?;
     plan.readiness.set(Phase::Starting("recovering from the journal".to_owned()));
     let storage = prepare_storage(&plan)?;
     plan.readiness.set(Phase::Starting("opening partitions".to_owned()));
@@ -60,20 +59,6 @@ pub fn start_shards(plan: NodePlan) -> Result<RunningNode, StartError> {
             }
         }
     }
-}
-
-/// A batch lies in one journal file, so the largest one that is promised must fit.
-fn check_batch_size(config: &BrokerConfig, journal: JournalSettings) -> Result<(), StartError> {
-    let (asked, limit) = (i64::from(config.topics.message_bytes_max), journal.batch_bytes_max() as i64);
-    if asked <= limit {
-        return Ok(());
-    }
-    let reason = format!(
-        "it is {asked} bytes, and a journal file of {} bytes takes batches of at most {limit}; lower it, or raise \
-         `ringlog.journal.file.bytes`",
-        journal.file_bytes
-    );
-    Err(StartError::Unsupported { key: "message.max.bytes", reason })
 }
 
 /// What the cores get to keep their partitions in.

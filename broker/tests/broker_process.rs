@@ -69,15 +69,6 @@ fn a_folder_that_is_not_ours_is_78_and_untouched() {
     assert_eq!(names, ["diary.txt"]);
 }
 
-#[test]
-fn a_batch_that_no_journal_file_takes_is_refused_at_start() {
-    let (code, stderr) = refused(FREE, &["--ephemeral", "--set", "message.max.bytes=50000000"]);
-    assert_eq!(code, Some(78), "{stderr}");
-    for part in ["message.max.bytes", "50000000", "ringlog.journal.file.bytes"] {
-        assert!(stderr.contains(part), "{part}: {stderr}");
-    }
-}
-
 impl Broker {
     fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address()).expect("it listens")

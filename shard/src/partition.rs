@@ -37,8 +37,10 @@ pub enum AppendError {
          ringlog.journal.dir to a faster device"
     )]
     Backlogged { backlog_bytes: usize, backlog_bytes_max: usize },
+    /// MESSAGE_TOO_LARGE (10), whatever its topic allows.
     #[error(
-        "a batch of {bytes} bytes does not fit into the journal, which takes {bytes_max}: raise ringlog.journal.file.bytes"
+        "a batch of {bytes} bytes is larger than the {bytes_max} that this broker stores: send smaller ones, or raise \
+         ringlog.journal.file.bytes"
     )]
     TooLarge { bytes: usize, bytes_max: usize },
     #[error(transparent)]

@@ -75,6 +75,69 @@ fn a_large_batch_is_in_its_segment_when_it_is_acknowledged_and_in_the_journal_by
     });
 }
 
+async fn open_small(io: &Io, path: &Path, model: &Rc<RefCell<Model>>) -> Core {
+    let directory = open_directory(io, path).await;
+    let storage = start(io, &directory, 1, SMALL).await.pop().expect("one core");
+    Core::open(storage, Rc::clone(model), LogSettings::default()).await
+}
+
+#[test]
+fn a_batch_that_no_journal_file_holds_goes_to_its_segment_though_none_is_to_bypass() {
+    on_each_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = Rc::new(RefCell::new(Model::default()));
+        let key = partition(1, 0);
+        let mut core = open_small(&io, folder.path(), &model).await;
+        core.create([key], LogSettings::default());
+        let large = 10 << 20;
+        for salt in 0..40 {
+            core.append(key, 1, 50_000, salt).await;
+        }
+        core.settle(&io).await;
+        // It comes while the segments are written, and others behind it do not pass it.
+        let storage = core.storage.clone();
+        let checkpoint = io.spawn(Priority::Background, async move { storage.checkpoint().await });
+        io.yield_now().await;
+        for (value_bytes, salt) in [(100, 41), (large, 42), (100, 43), (large, 44), (100, 45)] {
+            core.append(key, 1, value_bytes, salt).await;
+        }
+        core.settle(&io).await;
+        checkpoint.await.expect("no failure");
+        let stats = core.storage.stats();
+        assert!(stats.bypass_bytes >= 2 * large as u64, "{stats:?}");
+        assert!(stats.journal.written_bytes < large as u64, "{stats:?}");
+        drop(core);
+        let core = open_small(&io, folder.path(), &model).await;
+        check_against_model(&io, &[core], &model).await;
+        let core = open_small(&io, folder.path(), &model).await;
+        core.storage.checkpoint().await.expect("no failure");
+        drop(core);
+        let core = open_small(&io, folder.path(), &model).await;
+        check_against_model(&io, &[core], &model).await;
+    });
+}
+
+#[test]
+fn a_batch_beyond_what_memory_and_journal_hold_is_refused_and_changes_nothing() {
+    on_driver(|io| async move {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = Rc::new(RefCell::new(Model::default()));
+        let key = partition(1, 0);
+        let mut core = open_small(&io, folder.path(), &model).await;
+        core.create([key], LogSettings::default());
+        let id = core.logs[&key];
+        let bytes_max = core.storage.batch_bytes_max();
+        assert_eq!(bytes_max, SMALL.tail_bytes_max, "more than a file of the journal");
+        let refused = core.storage.append(id, batch(Offset(0), 1, bytes_max, 1));
+        assert!(
+            matches!(refused, Err(StorageError::BatchTooLarge { bytes_max: told, .. }) if told == bytes_max)
+        );
+        core.append(key, 1, 100, 2).await;
+        core.settle(&io).await;
+        assert_eq!(core.storage.log(id).log_end(), Offset(1));
+    });
+}
+
 #[test]
 fn what_comes_meanwhile_waits_and_is_acknowledged_in_order() {
     on_driver(|io| async move {
@@ -256,6 +319,8 @@ async fn live(io: Io, cores: u32, model: Rc<RefCell<Model>>, reached: Rc<Reached
             }
             1..=4 => io.sleep(Duration::from_millis(3)).await,
             5..=9 => core.persist(key, Bytes::from(format!("vote {salt}"))),
+            // No file of the journal holds it.
+            10 if !IS_PLANTED => core.append(key, 1, 2_200_000, salt).await,
             choice if choice.is_multiple_of(3) => {
                 core.append(key, 1, 3000 + (choice * 90) as usize, salt).await
             }

@@ -15,15 +15,6 @@ pub struct RuntimeSettings {
     pub connections_per_address_max: u32,
 }
 
-/// Bounds on values that other settings give, fixed at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchBounds {
-    /// Largest batch that a journal file takes, in bytes.
-    pub journal_bytes_max: usize,
-    /// `socket.request.max.bytes`.
-    pub request_bytes_max: u32,
-}
-
 /// Why a setting is not changed at run time. The texts reach clients.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DynamicConfigError {
@@ -120,7 +111,7 @@ impl RuntimeSettings {
 ///
 /// # Errors
 /// See [`DynamicConfigError`].
-pub fn check(name: &str, text: &str, bounds: &BatchBounds) -> Result<(), DynamicConfigError> {
+pub fn check(name: &str, text: &str, request_bytes_max: u32) -> Result<(), DynamicConfigError> {
     let Some(key) = keys::find(name) else {
         return Err(DynamicConfigError::Unknown { key: quoted(name), suggestion: keys::suggest(name) });
     };
@@ -135,14 +126,8 @@ pub fn check(name: &str, text: &str, bounds: &BatchBounds) -> Result<(), Dynamic
     match value {
         Value::AutoInteger(None) => Err(invalid("it is empty; delete the config instead".to_owned())),
         Value::Integer(bytes) if key.name == "message.max.bytes" => {
-            let (journal, request) = (bounds.journal_bytes_max as i64, i64::from(bounds.request_bytes_max));
-            if bytes > journal {
-                return Err(invalid(format!(
-                    "the journal takes batches of at most {journal} bytes (ringlog.journal.file.bytes)"
-                )));
-            }
-            if bytes > request {
-                return Err(invalid(format!("socket.request.max.bytes is {request}")));
+            if bytes > i64::from(request_bytes_max) {
+                return Err(invalid(format!("socket.request.max.bytes is {request_bytes_max}")));
             }
             Ok(())
         }
@@ -167,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: BatchBounds = BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 9_000_000 };
+    const REQUEST_BYTES_MAX: u32 = 9_000_000;
 
     const CLEANER: CleanerConfig =
         CleanerConfig { is_enabled: true, map_bytes: 1 << 27, bytes_per_second: 0, backoff_ms: 15_000 };
@@ -185,7 +170,7 @@ mod tests {
     }
 
     fn refusal(name: &str, text: &str) -> String {
-        check(name, text, &BOUNDS).expect_err("it is refused").to_string()
+        check(name, text, REQUEST_BYTES_MAX).expect_err("it is refused").to_string()
     }
 
     #[test]
@@ -197,7 +182,7 @@ mod tests {
                 Kind::Number { maximum: Some(_), .. } => ("0.25", "0.75"),
                 _ => ("1048577", "1048578"),
             };
-            assert_eq!(check(key.name, value, &BOUNDS), Ok(()), "{}", key.name);
+            assert_eq!(check(key.name, value, REQUEST_BYTES_MAX), Ok(()), "{}", key.name);
             let (set, other) = (overrides(&[(key.name, value)]), overrides(&[(key.name, other)]));
             let none = Overrides::new();
             assert_ne!(base().with(&set, &none), base(), "{}", key.name);
@@ -246,7 +231,7 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert!(refusal("log.retention.ms", "").contains("delete the config"));
-        assert!(refusal("message.max.bytes", "8000001").contains("ringlog.journal.file.bytes"));
+        assert!(refusal("message.max.bytes", "9000001").contains("socket.request.max.bytes is 9000000"));
         assert!(refusal("no.such.key", "1").contains("unknown broker config 'no.such.key'"));
         assert!(refusal("log.retention.mss", "1").contains("did you mean 'log.retention.ms'?"));
         assert!(refusal("bad\nkey", &"9".repeat(100_000)).len() < 400);

@@ -116,7 +116,7 @@ pub(super) const ALL: &[Key] = &[
         bytes(0, I32_MAX),
         "0",
         "A batch of at least so many bytes is written to its segment at once, and its journal gets only a reference: fewer \
-         bytes are written in all, for a sync of the segment's own. 0: every batch goes through the journal.",
+         bytes are written in all, for a sync of the segment's own. 0: only a batch that no file of the journal could hold.",
     ),
     built(
         "ringlog.scrub.bytes.per.second",

@@ -227,8 +227,10 @@ impl MetadataMachine {
         value: &str,
     ) -> Result<(), Refusal> {
         match target {
-            Target::Topic(_) => drop(check_config(key, Some(value), &self.settings.bounds)?),
-            Target::Node(_) => dynamic::check(key, value, &self.settings.bounds).map_err(refused)?,
+            Target::Topic(_) => drop(check_config(key, Some(value))?),
+            Target::Node(_) => {
+                dynamic::check(key, value, self.settings.request_bytes_max).map_err(refused)?
+            }
             Target::Group(_) => group_configs::check(key, value).map_err(refused_of_group)?,
         }
         configs.insert(Arc::from(key), Arc::from(value.trim()));

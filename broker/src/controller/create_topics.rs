@@ -14,7 +14,6 @@ use super::METADATA_TOPIC_NAME;
 use super::machine::MetadataMachine;
 use super::names::{check_topic_name, collision_key, topic_id};
 use super::request::{ControllerReply, CreateTopics, CreatedTopic, NewTopic, Refusal};
-use crate::config::dynamic::BatchBounds;
 use crate::config::layers::Overrides;
 use crate::config::typed::TopicDefaults;
 use crate::topic_config;
@@ -66,7 +65,7 @@ impl MetadataMachine {
 
     fn check_new_topic(&self, topic: &NewTopic, accepted: &Accepted) -> Result<Checked, Refusal> {
         self.check_name(&topic.name, accepted)?;
-        let overrides = check_configs(topic, &self.runtime().topics, &self.settings.bounds)?;
+        let overrides = check_configs(topic, &self.runtime().topics)?;
         let (partition_count, replication_factor) = self.check_placement(topic)?;
         self.check_room(partition_count, partition_count.unsigned_abs(), accepted.partitions)?;
         Ok(Checked { partition_count, replication_factor, overrides })
@@ -233,14 +232,10 @@ impl MetadataMachine {
 }
 
 /// Where a key is given twice the last value holds, as in Kafka.
-fn check_configs(
-    topic: &NewTopic,
-    defaults: &TopicDefaults,
-    bounds: &BatchBounds,
-) -> Result<Overrides, Refusal> {
+fn check_configs(topic: &NewTopic, defaults: &TopicDefaults) -> Result<Overrides, Refusal> {
     let mut overrides = Overrides::new();
     for (key, value) in &topic.configs {
-        let value = check_config(key, value.as_deref(), bounds)?;
+        let value = check_config(key, value.as_deref())?;
         overrides.insert(Arc::from(key.as_str()), Arc::from(value));
     }
     check_together(defaults, &overrides)?;
@@ -254,22 +249,10 @@ pub(super) fn check_together(defaults: &TopicDefaults, overrides: &Overrides) ->
 }
 
 /// The value as it is stored.
-pub(super) fn check_config<'a>(
-    key: &str,
-    value: Option<&'a str>,
-    bounds: &BatchBounds,
-) -> Result<&'a str, Refusal> {
-    let refuse = |text: String| Refusal::new(ErrorCode::InvalidConfig, text);
-    topic_config::check(key, value).map_err(|error| refuse(error.to_string()))?;
-    let value = value.expect("check refuses a key without a value").trim();
-    let bytes_max = bounds.journal_bytes_max;
-    if key == "max.message.bytes" && value.parse::<usize>().is_ok_and(|bytes| bytes > bytes_max) {
-        return Err(refuse(format!(
-            "max.message.bytes is {value}, and the journal takes batches of at most {bytes_max} bytes: lower it, or raise \
-             ringlog.journal.file.bytes of the broker"
-        )));
-    }
-    Ok(value)
+pub(super) fn check_config<'a>(key: &str, value: Option<&'a str>) -> Result<&'a str, Refusal> {
+    topic_config::check(key, value)
+        .map_err(|error| Refusal::new(ErrorCode::InvalidConfig, error.to_string()))?;
+    Ok(value.expect("check refuses a key without a value").trim())
 }
 
 fn duplicate_names(topics: &[NewTopic]) -> BTreeSet<String> {

@@ -19,7 +19,7 @@ use super::request::{
     ClusterMismatch, ControllerReply, ControllerRequest, InitializeCluster, ProducerIdBlock,
 };
 use super::snapshot;
-use crate::config::dynamic::{BatchBounds, RuntimeSettings};
+use crate::config::dynamic::RuntimeSettings;
 use crate::config::group_configs;
 use crate::config::layers::{Layers, Overrides};
 use crate::config::typed::EffectiveSetting;
@@ -32,8 +32,8 @@ pub struct ControllerSettings {
     pub node_id: NodeId,
     /// Without what was set at run time.
     pub base: RuntimeSettings,
-    /// No topic may promise a larger batch.
-    pub bounds: BatchBounds,
+    /// `socket.request.max.bytes`, fixed at start: no broker may promise a larger batch.
+    pub request_bytes_max: u32,
     /// Each key as this node's configuration has it.
     pub settings: Vec<EffectiveSetting>,
     /// What this build can run.

@@ -16,7 +16,7 @@ use ringlog_shard::state_machine::StateMachine;
 use super::machine::ReplayError;
 use super::request::*;
 use super::*;
-use crate::config::dynamic::{BatchBounds, RuntimeSettings};
+use crate::config::dynamic::RuntimeSettings;
 use crate::config::typed::{CleanerConfig, TopicDefaults};
 use crate::topic_config::TopicConfig;
 
@@ -41,7 +41,7 @@ fn settings(defaults: TopicDefaults) -> ControllerSettings {
     ControllerSettings {
         node_id: NodeId(ME),
         base: RuntimeSettings { topics: defaults, cleaner: CLEANER, connections_per_address_max: 100 },
-        bounds: BatchBounds { journal_bytes_max: 8_000_000, request_bytes_max: 100_000_000 },
+        request_bytes_max: 100_000_000,
         settings: Vec::new(),
         features: super::features::BUILT,
     }
@@ -305,14 +305,14 @@ fn manual_assignments_name_this_node_and_consecutive_partitions() {
 }
 
 #[test]
-fn a_batch_larger_than_the_journal_takes_is_40_with_both_keys() {
+fn a_topic_may_allow_batches_of_any_size_as_with_kafka() {
     let mut cluster = Cluster::new();
     let config = |bytes: &str| vec![("max.message.bytes".to_owned(), Some(bytes.to_owned()))];
-    let (code, text) = cluster.create(NewTopic { configs: config("8000001"), ..new_topic("large") });
-    assert_eq!(code, ErrorCode::InvalidConfig.code());
-    assert!(text.contains("8000001") && text.contains("8000000"), "{text}");
-    assert!(text.contains("ringlog.journal.file.bytes"), "{text}");
-    assert_eq!(cluster.create(NewTopic { configs: config("8000000"), ..new_topic("large") }).0, 0);
+    for bytes in ["0", "10485760", "2147483647"] {
+        assert_eq!(cluster.create(NewTopic { configs: config(bytes), ..new_topic(bytes) }).0, 0);
+    }
+    let (code, text) = cluster.create(NewTopic { configs: config("2147483648"), ..new_topic("large") });
+    assert_eq!(code, ErrorCode::InvalidConfig.code(), "{text}");
 }
 
 #[test]

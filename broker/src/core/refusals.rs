@@ -61,7 +61,7 @@ pub fn append_error_code(error: &AppendError) -> ErrorCode {
         AppendError::NoSpace(_) => ErrorCode::KafkaStorageError,
         // Retriable, and clients back off on it without refreshing metadata.
         AppendError::Backlogged { .. } => ErrorCode::RequestTimedOut,
-        AppendError::TooLarge { .. } => ErrorCode::RecordListTooLarge,
+        AppendError::TooLarge { .. } => ErrorCode::MessageTooLarge,
         AppendError::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
         AppendError::Producer { verdict, .. } => verdict.error_code(),
         AppendError::OffsetsExhausted { .. } => ErrorCode::InvalidRecord,
@@ -96,8 +96,8 @@ mod tests {
         let parts = ["33554433 bytes", "33554432 may", "ringlog.journal.dir"];
         check_append(backlogged, ErrorCode::RequestTimedOut, &parts);
         let too_large = AppendError::TooLarge { bytes: 9_000_000, bytes_max: 8_388_000 };
-        let parts = ["9000000 bytes", "takes 8388000", "ringlog.journal.file.bytes"];
-        check_append(too_large, ErrorCode::RecordListTooLarge, &parts);
+        let parts = ["9000000 bytes", "the 8388000", "ringlog.journal.file.bytes"];
+        check_append(too_large, ErrorCode::MessageTooLarge, &parts);
         let exhausted = AppendError::OffsetsExhausted { end: Offset(i64::MAX - 1), count: 2 };
         let parts = ["9223372036854775806", "2 more offsets", "9223372036854775807", "another partition"];
         check_append(exhausted, ErrorCode::InvalidRecord, &parts);

@@ -29,7 +29,7 @@ use super::session_parts::SessionParts;
 use super::watches::{ForeignWatches, HomeWatches};
 use super::{Core, controller_host, publish, serve};
 use crate::config::BrokerConfig;
-use crate::config::dynamic::{BatchBounds, RuntimeSettings};
+use crate::config::dynamic::RuntimeSettings;
 use crate::config::typed;
 use crate::controller::request::InitializeCluster;
 use crate::controller::{
@@ -197,10 +197,7 @@ async fn start_controller(core: &Rc<Core>, cluster_id: Arc<str>) -> Result<(), S
     let settings = ControllerSettings {
         node_id: core.config.node_id,
         base: RuntimeSettings::of(&core.config),
-        bounds: BatchBounds {
-            journal_bytes_max: core.store.storage().batch_bytes_max(),
-            request_bytes_max: core.config.limits.request_bytes_max,
-        },
+        request_bytes_max: core.config.limits.request_bytes_max,
         settings: core.config.settings.clone(),
         features: features::BUILT,
     };

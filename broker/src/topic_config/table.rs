@@ -61,7 +61,7 @@ pub(super) const ALL: &[TopicKey] = &[
     later("local.retention.bytes", integer(-2, i64::MAX), "-2", Some("log.local.retention.bytes"), TIERING, "Bytes of a partition that stay on local disks with tiered storage; -2: as retention.bytes."),
     later("local.retention.ms", integer(-2, i64::MAX), "-2", Some("log.local.retention.ms"), TIERING, "Time that records stay on local disks with tiered storage, in milliseconds; -2: as retention.ms."),
     built("max.compaction.lag.ms", integer(1, i64::MAX), NO_END, "log.cleaner.max.compaction.lag.ms", "Longest time that a record stays uncompacted, in milliseconds."),
-    built("max.message.bytes", integer(0, I32_MAX), "1048588", "message.max.bytes", "The largest record batch, as it arrives, in bytes."),
+    built("max.message.bytes", integer(0, I32_MAX), "1048588", "message.max.bytes", "The largest record batch, as it arrives, in bytes. Whatever it allows, a batch beyond what the broker stores is refused with MESSAGE_TOO_LARGE: beyond 32 MiB in the dev profile and a quarter of a shard's memory in the server profile, or ringlog.journal.file.bytes where that is more, and beyond 100 MiB."),
     built("message.timestamp.after.max.ms", integer(0, i64::MAX), "3600000", "log.message.timestamp.after.max.ms", "How far a CreateTime may lie in the future, in milliseconds."),
     built("message.timestamp.before.max.ms", integer(0, i64::MAX), NO_END, "log.message.timestamp.before.max.ms", "How far a CreateTime may lie in the past, in milliseconds."),
     built("message.timestamp.type", TIMESTAMPS, "CreateTime", "log.message.timestamp.type", "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime)."),

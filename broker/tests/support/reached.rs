@@ -47,6 +47,7 @@ pub const BRANCHES: &[&str] = &[
 /// Branches that one node, or its faults, cannot be in, sorted: others look for them.
 pub const ELSEWHERE: &[(&str, &str)] = &[
     ("begin_anew.applied", "shard/tests/storage/begin_anew.rs and the crash seeds"),
+    ("bypass.waits_for_the_segments", "shard/tests/storage_bypass.rs"),
     ("checkpoint.nothing_due", "shard/tests/storage_bypass.rs"),
     ("compaction.done", "shard/tests/storage/compaction.rs"),
     ("compaction.failed", "shard/tests/storage/store_compaction.rs"),

@@ -7,7 +7,8 @@
 //! meanwhile waits here in memory, and may then be one run of references, which costs one sync.
 //!
 //! Begun only when all earlier entries of the partition are durable, the one that states its term among them. It costs a
-//! sync of the segment for each run, where the journal shares one among all partitions: worth it for large batches only.
+//! sync of the segment for each run, where the journal shares one among all partitions: worth it for large batches only. A batch
+//! that no file of the journal could hold has no other way, so it waits where another one would be journalled instead.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -68,6 +69,15 @@ enum OwnedBody {
     Truncate { end_offset: Offset, segment_base: Offset, position: u32 },
 }
 
+/// Batches that wait and may be one run of references.
+#[derive(Clone, Copy, Debug, Default)]
+struct NextRun {
+    count: usize,
+    bytes: usize,
+    /// Bytes of the largest of them.
+    largest: usize,
+}
+
 impl Bypass {
     /// Whether the next entry must wait.
     pub(super) fn must_wait(&self) -> bool {
@@ -118,17 +128,17 @@ impl Bypass {
         self.in_flight.iter().flat_map(|run| &run.references)
     }
 
-    /// Number and bytes of the batches that wait in front, as far as one run goes.
-    fn next_run(&self) -> (usize, usize) {
-        let (mut count, mut bytes) = (0, 0);
+    /// The batches that wait in front, as far as one run goes.
+    fn next_run(&self) -> NextRun {
+        let mut run = NextRun::default();
         for waiting in &self.waiting {
             let Waiting::Batch { bytes: more, .. } = waiting else { break };
-            if count > 0 && bytes + more > BYPASS_RUN_BYTES_MAX {
+            if run.count > 0 && run.bytes + more > BYPASS_RUN_BYTES_MAX {
                 break;
             }
-            (count, bytes) = (count + 1, bytes + more);
+            run = NextRun { count: run.count + 1, bytes: run.bytes + more, largest: run.largest.max(*more) };
         }
-        (count, bytes)
+        run
     }
 
     fn take_complete(&mut self) -> Option<InFlight> {
@@ -192,7 +202,12 @@ impl Inner {
     /// Whether a batch of this size goes to its segment at once.
     fn bypasses(&self, bytes: usize) -> bool {
         let threshold = self.settings.bypass_bytes;
-        !self.is_ephemeral && threshold > 0 && bytes >= threshold
+        !self.is_ephemeral && threshold > 0 && bytes >= threshold || self.must_bypass(bytes)
+    }
+
+    /// Whether no file of the journal could hold a batch of this size.
+    fn must_bypass(&self, bytes: usize) -> bool {
+        !self.is_ephemeral && bytes > self.settings.journal.batch_bytes_max()
     }
 
     /// Gives an entry of `log` to the journal, or lets it wait for the reference that is on its way.
@@ -245,8 +260,8 @@ impl Inner {
         let Some(log) = core.logs.get_mut(id.slot as usize).filter(|log| log.id == id) else { return };
         let mut journalled_bytes = 0;
         while log.bypass.in_flight.is_none() && log.poison.is_none() {
-            let (count, bytes) = log.bypass.next_run();
-            if count > 0 && self.bypasses(bytes) {
+            let run = log.bypass.next_run();
+            if run.count > 0 && self.bypasses(run.bytes) {
                 if log.bypass.undurable > 0 {
                     break;
                 }
@@ -254,9 +269,11 @@ impl Inner {
                 let dirty = log.tail.range(log.clean_count..).take_while(|batch| batch.sequence < first);
                 let dirty_bytes: usize = dirty.map(|batch| batch.bytes.len()).sum();
                 // Someone writes the segments now, or much would have to be synced first: the journal is quicker.
-                if dirty_bytes <= BYPASS_DIRTY_BYTES_MAX && core.writing.insert(id) {
-                    self.begin(log, count);
-                    core.counters.bypass_bytes += bytes as u64;
+                let must = self.must_bypass(run.largest);
+                let is_locked = (must || dirty_bytes <= BYPASS_DIRTY_BYTES_MAX) && core.writing.insert(id);
+                if is_locked || must {
+                    self.begin(log, run.count, is_locked);
+                    core.counters.bypass_bytes += run.bytes as u64;
                     break;
                 }
                 ringlog_io::reached!("bypass.journalled_instead");
@@ -283,8 +300,8 @@ impl Inner {
         }
     }
 
-    /// Journals references to the first `count` batches that wait, and writes them. The segments are locked for it.
-    fn begin(self: &Rc<Self>, log: &mut Log, count: usize) {
+    /// Journals references to the first `count` batches that wait, and writes them. The segments are locked for it, or will be.
+    fn begin(self: &Rc<Self>, log: &mut Log, count: usize, is_locked: bool) {
         ringlog_io::reached!("bypass.run");
         let mut references = Vec::with_capacity(count);
         for waiting in log.bypass.waiting.drain(..count).collect::<Vec<_>>() {
@@ -301,7 +318,8 @@ impl Inner {
         }
         let through = references.last().map_or(0, |(sequence, _)| *sequence);
         log.bypass.in_flight = Some(InFlight { references, is_journalled: false, synced: None });
-        let task = self.io.spawn(Priority::Foreground, write_ahead(Rc::clone(self), log.id, through));
+        let task =
+            self.io.spawn(Priority::Foreground, write_ahead(Rc::clone(self), log.id, through, is_locked));
         self.keep_task(task);
     }
 
@@ -362,8 +380,13 @@ impl OwnedBody {
 
 /// Writes and syncs all unflushed batches up to `through`. Without space it tries again until there is: the journal holds
 /// only references to them, so nothing else can make them durable.
-async fn write_ahead(inner: Rc<Inner>, id: LogId, through: u64) {
-    let mut lock = SegmentLock { inner: &inner, id };
+async fn write_ahead(inner: Rc<Inner>, id: LogId, through: u64, is_locked: bool) {
+    let mut lock = if is_locked {
+        SegmentLock { inner: &inner, id }
+    } else {
+        ringlog_io::reached!("bypass.waits_for_the_segments");
+        inner.lock_segments(id).await
+    };
     let runs = loop {
         match flush::write_ahead(&inner, id, through).await {
             Written::Synced(runs) => break runs,

@@ -596,7 +596,7 @@ impl CoreStorage {
     /// Largest batch that can be stored, in bytes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        self.inner().settings.journal.batch_bytes_max()
+        self.inner().settings.batch_bytes_max()
     }
 
     /// Why this core takes no more writes, if so.
@@ -689,7 +689,7 @@ impl Inner {
         {
             return Err(StorageError::Poisoned(reason));
         }
-        let bytes_max = self.settings.journal.batch_bytes_max();
+        let bytes_max = self.settings.batch_bytes_max();
         if bytes > bytes_max {
             return Err(StorageError::BatchTooLarge { bytes, bytes_max });
         }

@@ -4,6 +4,7 @@ use super::compaction::CompactionSettings;
 use super::retention::Retention;
 use super::space::SpaceSettings;
 use crate::journal::JournalSettings;
+use crate::limits::SEGMENT_BATCH_BYTES_MAX;
 
 /// Settings of one core's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,8 @@ pub struct StorageSettings {
     /// it in unflushed bytes a checkpoint starts, at all of it [`super::CoreStorage::is_full`] says so.
     pub tail_bytes_max: usize,
     pub space: SpaceSettings,
-    /// Batches of at least so many bytes go to their segment at once and the journal gets a reference; 0 = none do.
+    /// Batches of at least so many bytes go to their segment at once and the journal gets a reference; 0 = only those that no file of
+    /// the journal could hold.
     pub bypass_bytes: usize,
     /// Segment files that the core keeps open; those that are written or read count beyond it while they are.
     pub segment_files_max: u64,
@@ -34,6 +36,13 @@ impl StorageSettings {
         tail_bytes_max: 512 * 1024 * 1024,
         ..StorageSettings::DEV
     };
+
+    /// Largest batch that can be stored, in bytes. It is in memory until its segment holds it, and what no journal file holds goes to its
+    /// segment at once.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> usize {
+        self.journal.batch_bytes_max().max(self.tail_bytes_max).min(SEGMENT_BATCH_BYTES_MAX)
+    }
 
     /// The server profile for a core that may use `memory_bytes`: the journal takes at most an eighth, since all that it
     /// holds stays in memory until it is in a segment, and the tail a quarter.

@@ -170,7 +170,6 @@ fn bad_requests_are_refused_with_kafkas_numbers() {
         ),
         (each(TOPIC, "orders", vec![set("no.such.key", "1")]), 40, "unknown topic config 'no.such.key'"),
         (each(TOPIC, "orders", vec![set("cleanup.policy", "compress")]), 40, "any of compact, delete"),
-        (each(TOPIC, "orders", vec![set("max.message.bytes", "8000001")]), 40, "at most 8000000 bytes"),
         (
             each(TOPIC, "orders", vec![step("segment.ms", APPEND, Some("1"))]),
             40,
