@@ -26,6 +26,14 @@ def output_of(command, **options):
     return run(command, stdout=subprocess.PIPE, **options).stdout
 
 
+def instructions(command, *options):
+    """Of one whole run by callgrind, or of what its options let it collect; with what the run printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        callgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", *options]
+        done = subprocess.run([str(part) for part in [*callgrind, *command]], check=True, capture_output=True, text=True)
+    return int(re.search(r"Collected : (\d+)", done.stderr)[1]), done.stdout
+
+
 def target():
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 

@@ -4,13 +4,15 @@ import os
 import statistics
 import subprocess
 
-from common import BROKER_CPU, GENERATOR_CPU, ROOT, Broker, output_of, run, target, write
+from common import BROKER_CPU, GENERATOR_CPU, ROOT, Broker, instructions, output_of, run, target, write
 
 PYTHON = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/ringlog/clients/venv/bin/python")
 ROUNDS, REBALANCE_ROUNDS = 5, 3
 COMMITS_PER_SECOND, COMMIT_SECONDS, WARMUP_SECONDS = 2_000, 10, 20
 STATIC_MEMBERS, COOPERATIVE_MEMBERS = 40, 20
 LARGEST_GAP_MS = 1_000
+# Far fewer than what is timed: callgrind takes fifty times as long, and instructions hardly depend on how many there are.
+COUNTED_GROUPS = 500
 
 
 class Kafka:
@@ -95,14 +97,24 @@ def cooperative(out):
               [{"value": "ours_largest_gap_ms", "op": "<=", "limit": LARGEST_GAP_MS}])
 
 
+def counted(binary):
+    """Instructions of a join, a heartbeat and a leave."""
+    values = {}
+    for name, function, counts in (("join", "joins", "members"), ("heartbeat", "lives", "heartbeats"), ("leave", "leaves", "members")):
+        count, printed = instructions([binary, COUNTED_GROUPS], f"--toggle-collect=*group_machine::{function}*")
+        values[f"{name}_instructions"] = round(count / json.loads(printed)[counts])
+    return values
+
+
 def machine(out):
-    figures = json.loads(output_of([target() / "release/examples/group_machine"], timeout=600))
+    binary = target() / "release/examples/group_machine"
+    figures = json.loads(output_of([binary], timeout=600))
     assignments = figures["assignment_of_1000_members_and_10000_partitions"]
     values = {
         "groups": figures["groups"], "members": figures["members"],
         "heartbeat_us": [round(value, 2) for value in figures["heartbeat_us"]],
         "heartbeat_us_max": round(max(figures["heartbeat_us"]), 2),
-        "join_us": round(figures["join_us"], 1), "leave_us": round(figures["leave_us"], 1),
+        "join_us": round(figures["join_us"], 1), "leave_us": round(figures["leave_us"], 1), **counted(binary),
         "assignment_ms_max": round(max(value for case in assignments.values() for value in case.values()), 2),
         "idle_group_bytes": figures["counted_bytes_per_idle_group"],
         "member_bytes": figures["counted_bytes_per_member"], "member_resident_bytes": figures["resident_bytes_per_member"],
@@ -110,7 +122,8 @@ def machine(out):
     }
     write(out, "machine", "the machine of groups alone, without log and network: processor time of its thread for a heartbeat of KIP-848 "
           "(the worst of five rounds over all members), for the assignment of a group of 1,000 members and 10,000 partitions (first, and after "
-          "one went), and the memory that it counts for a group that all members left",
+          "one went), the memory that it counts for a group that all members left, and instructions of a join, a heartbeat and a leave, counted by "
+          f"callgrind in a run of {COUNTED_GROUPS} groups",
           "scripts/measure.py groups --only machine",
           [{"value": "groups", "op": ">=", "limit": 10_000}, {"value": "members", "op": ">=", "limit": 100_000},
            {"value": "heartbeat_us_max", "op": "<=", "limit": 5}, {"value": "assignment_ms_max", "op": "<=", "limit": 50},

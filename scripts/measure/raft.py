@@ -1,11 +1,9 @@
 """The figures of docs/evidence/raft/ that are measured here: what one replica costs where there is only one."""
 import pathlib
-import re
 import shutil
-import subprocess
 import tempfile
 
-from common import ROOT, output_of, run, target, write
+from common import ROOT, instructions, output_of, run, target, write
 
 # The commit before groups had other members.
 BEFORE = "868ddc9~1"
@@ -13,16 +11,8 @@ BATCHES_FEW, BATCHES_MANY = 2_000, 12_000
 EXAMPLE = "shard/examples/produce_instructions.rs"
 
 
-def instructions(binary, batches, records):
-    """Of one whole run."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", str(binary), str(batches), str(records)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(re.search(r"Collected : (\d+)", done.stderr)[1])
-
-
 def of_a_batch(binary, records):
-    few, many = (instructions(binary, batches, records) for batches in (BATCHES_FEW, BATCHES_MANY))
+    few, many = (instructions([binary, batches, records])[0] for batches in (BATCHES_FEW, BATCHES_MANY))
     return (many - few) / (BATCHES_MANY - BATCHES_FEW)
 
 

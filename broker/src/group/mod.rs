@@ -55,7 +55,7 @@ pub use reply::{
     KeyedRecord, LeaveReply, LeftMember, OffsetDeleteReply, Reply, Step, SyncReply, TimerChange,
 };
 pub use settings::{ConsumerSettings, GroupOverrides, GroupSettings, Migration};
-pub use timeline::{Cause, Move, Moves, Rebalance, Trigger};
+pub use timeline::{Cause, Move, Moves, Rebalance, Settled, Trigger};
 pub use views::{
     Census, DescribedGroup, DescribedMember, FetchedOffset, FetchedTopic, ListedGroup, ListedState,
     OffsetQuery, OffsetQueryTopic,

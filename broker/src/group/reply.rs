@@ -8,7 +8,7 @@ use ringlog_protocol::ids::TopicId;
 
 use super::consumer::{Computation, ConsumerHeartbeatReply};
 use super::event::{Event, GroupId, MemberId, Serial, Ticket, Timer, Token};
-use super::timeline::Rebalance;
+use super::timeline::{Rebalance, Settled};
 
 /// What one event comes to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -24,6 +24,8 @@ pub struct Step {
     pub unfinished: bool,
     /// That ended, for people.
     pub rebalances: Vec<(GroupId, Rebalance)>,
+    /// Of rebalances that ended, with this step or earlier ones.
+    pub settled: Vec<(GroupId, Settled)>,
 }
 
 /// Records for the partition of `__consumer_offsets`.

@@ -161,6 +161,18 @@ pub struct Rebalance {
     pub triggers_left_out: usize,
     /// `None`: not told, since the assignments cannot be read or are too large to be compared.
     pub moves: Option<Moves>,
+    /// Of a group of KIP-848: when all members had what they were to have, in milliseconds since the Unix epoch. `None`: not yet, or
+    /// another assignment came before that, or nobody was left.
+    pub settled_ms: Option<i64>,
+}
+
+/// All members of a group of KIP-848 came to an assignment that was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settled {
+    /// Of the [`Rebalance`].
+    pub generation: i32,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: i64,
 }
 
 impl Rebalance {
@@ -329,6 +341,7 @@ impl Causes {
             triggers: self.triggers,
             triggers_left_out: self.left_out,
             moves,
+            settled_ms: None,
         }
     }
 }
@@ -461,15 +474,20 @@ fn moves(before: &Owned, after: &Owned) -> Option<Moves> {
 }
 
 impl Moves {
-    /// Who owned each partition before, and who owns it after. `name`: of its topic, and its number.
-    pub(super) fn between<K: Ord>(
-        mut before: BTreeMap<K, &Arc<str>>,
-        after: BTreeMap<K, &Arc<str>>,
+    /// Who owned each partition before, and who owns it after, both in the order of partitions. `name`: of its topic, and its number.
+    pub(super) fn between<'a, K: Ord>(
+        before: impl IntoIterator<Item = (K, &'a Arc<str>)>,
+        after: impl IntoIterator<Item = (K, &'a Arc<str>)>,
         name: impl Fn(&K) -> (Arc<str>, i32),
     ) -> Moves {
         let mut moves = Moves::default();
+        let mut before = before.into_iter().peekable();
+        let mut released = Vec::new();
         for (at, to) in after {
-            let from = before.remove(&at);
+            while let Some(gone) = before.next_if(|(earlier, _)| *earlier < at) {
+                released.push(gone);
+            }
+            let from = before.next_if(|(same, _)| *same == at).map(|(_, from)| from);
             match from {
                 Some(from) if from == to => {
                     moves.kept += 1;
@@ -480,7 +498,7 @@ impl Moves {
             }
             moves.show(|| name(&at), from, Some(to));
         }
-        for (at, from) in before {
+        for (at, from) in released.into_iter().chain(before) {
             moves.released += 1;
             moves.show(|| name(&at), Some(from), None);
         }

@@ -22,6 +22,7 @@ fn rebalance_json(rebalance: &Rebalance) -> Value {
     json!({
         "began_ms": rebalance.began_ms,
         "ended_ms": rebalance.ended_ms,
+        "settled_ms": rebalance.settled_ms,
         "generation": rebalance.generation,
         "members_before": rebalance.members_before,
         "members": rebalance.members,

@@ -8,7 +8,7 @@ use ringlog_shard::limits::{
     GROUP_TIMELINE_BYTES_PER_CORE_MAX, GROUP_TIMELINE_LENGTH_MAX, GROUP_TIMELINES_PER_CORE_MAX,
 };
 
-use crate::group::{GroupId, Rebalance};
+use crate::group::{GroupId, Rebalance, Settled};
 
 /// The side of the readers; clones read the same.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,13 @@ pub struct Timelines(Arc<Mutex<Book>>);
 pub struct TimelineWriter {
     shared: Timelines,
     /// Oldest first.
-    pending: VecDeque<(GroupId, Rebalance)>,
+    pending: VecDeque<(GroupId, News)>,
+}
+
+#[derive(Debug)]
+enum News {
+    Ended(Rebalance),
+    Settled(Settled),
 }
 
 #[derive(Debug, Default)]
@@ -57,11 +63,20 @@ impl TimelineWriter {
     }
 
     pub fn add(&mut self, group: GroupId, rebalance: Rebalance) {
+        self.push(group, News::Ended(rebalance));
+    }
+
+    /// All members came to what one of them was about.
+    pub fn settle(&mut self, group: GroupId, settled: Settled) {
+        self.push(group, News::Settled(settled));
+    }
+
+    fn push(&mut self, group: GroupId, news: News) {
         // A reader holds the lock for the copy of a few pointers: this is far more than comes meanwhile.
         if self.pending.len() >= GROUP_TIMELINES_PER_CORE_MAX {
             self.pending.pop_front();
         }
-        self.pending.push_back((group, rebalance));
+        self.pending.push_back((group, news));
         self.flush();
     }
 
@@ -72,8 +87,11 @@ impl TimelineWriter {
             Err(TryLockError::WouldBlock) => return,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
-        for (group, rebalance) in self.pending.drain(..) {
-            book.add(group, rebalance);
+        for (group, news) in self.pending.drain(..) {
+            match news {
+                News::Ended(rebalance) => book.add(group, rebalance),
+                News::Settled(settled) => book.settle(&group, settled),
+            }
         }
     }
 }
@@ -100,6 +118,15 @@ impl Book {
         {
             let Some((_, oldest)) = self.by_age.pop_first() else { return };
             self.forget(&oldest);
+        }
+    }
+
+    /// Nothing where the rebalance is not remembered any more.
+    fn settle(&mut self, group: &str, settled: Settled) {
+        let Some(timeline) = self.groups.get_mut(group) else { return };
+        let of_it = |rebalance: &&mut Arc<Rebalance>| rebalance.generation == settled.generation;
+        if let Some(rebalance) = timeline.rebalances.iter_mut().rev().find(of_it) {
+            Arc::make_mut(rebalance).settled_ms = Some(settled.at_ms);
         }
     }
 
@@ -134,6 +161,7 @@ mod tests {
             triggers: vec![trigger],
             triggers_left_out: 0,
             moves: None,
+            settled_ms: None,
         }
     }
 
@@ -173,6 +201,20 @@ mod tests {
             book.forget(&oldest);
         }
         assert_eq!((book.bytes, book.groups.len()), (0, 0), "what is counted is what is there");
+    }
+
+    #[test]
+    fn a_rebalance_is_told_to_have_settled_while_it_is_remembered() {
+        let mut writer = TimelineWriter::default();
+        let settled = |generation| Settled { generation, at_ms: 7 };
+        writer.settle("g".into(), settled(1));
+        (1..=2).for_each(|generation| writer.add("g".into(), rebalance(generation, 3)));
+        let read_before = writer.shared().of("g");
+        writer.settle("g".into(), settled(2));
+        writer.settle("g".into(), settled(3));
+        let times = |read: &[Arc<Rebalance>]| read.iter().map(|one| one.settled_ms).collect::<Vec<_>>();
+        assert_eq!(times(&writer.shared().of("g")), [Some(7), None]);
+        assert_eq!(times(&read_before), [None, None], "what was read stays");
     }
 
     #[test]

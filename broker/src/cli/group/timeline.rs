@@ -28,6 +28,7 @@ pub(super) struct Timeline {
 pub(super) struct Rebalance {
     began_ms: i64,
     ended_ms: i64,
+    settled_ms: Option<i64>,
     generation: i32,
     members_before: usize,
     members: usize,
@@ -120,16 +121,28 @@ pub(super) fn text(timeline: &Timeline, now_ms: i64) -> String {
     if timeline.rebalances.is_empty() {
         return "\nrebalances: none that the broker remembers\n".to_owned();
     }
-    let mut table =
-        new_table(&["REBALANCED", "TOOK", "EPOCH", "MEMBERS", "KEPT", "MOVED", "TAKEN", "RELEASED", "WHY"]);
-    super::align_right(&mut table, &[1, 2, 4, 5, 6, 7]);
+    let mut table = new_table(&[
+        "REBALANCED",
+        "TOOK",
+        "SETTLED",
+        "EPOCH",
+        "MEMBERS",
+        "KEPT",
+        "MOVED",
+        "TAKEN",
+        "RELEASED",
+        "WHY",
+    ]);
+    super::align_right(&mut table, &[1, 2, 3, 5, 6, 7, 8]);
     for rebalance in &timeline.rebalances {
         let count = |count: fn(&Partitions) -> u32| {
             rebalance.partitions.as_ref().map_or("-".to_owned(), |partitions| count(partitions).to_string())
         };
+        let since_it_began = |at_ms: i64| duration_text((at_ms - rebalance.began_ms).max(0));
         table.add_row([
             format!("{} ago", duration_text((now_ms - rebalance.ended_ms).max(0))),
-            duration_text((rebalance.ended_ms - rebalance.began_ms).max(0)),
+            since_it_began(rebalance.ended_ms),
+            rebalance.settled_ms.map_or("-".to_owned(), since_it_began),
             rebalance.generation.to_string(),
             format!("{} -> {}", rebalance.members_before, rebalance.members),
             count(|partitions| partitions.kept),
@@ -188,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    const BODY: &str = r#"{"group":"a/b","rebalances":[{"began_ms":1000,"ended_ms":4000,"generation":7,"members_before":2,
+    const BODY: &str = r#"{"group":"a/b","rebalances":[{"began_ms":1000,"ended_ms":4000,"settled_ms":9000,"generation":7,"members_before":2,
         "members":1,"causes":[{"cause":"session_expired","member":"consumer-1","instance":null,"client_id":"c",
         "client_host":"/10.0.0.1","reason":null},{"cause":"left","member":"consumer-2","instance":null,
         "client_id":"c","client_host":"/10.0.0.2","reason":"closed\u001b[2J"}],"causes_left_out":3,
@@ -221,7 +234,7 @@ mod tests {
         assert_eq!(request, "GET /groups/a%2Fb/timeline HTTP/1.0\r\n");
         let text = text(&told.expect("a timeline"), 64_000);
         let row: Vec<&str> = text.lines().nth(2).expect("a row").split_whitespace().collect();
-        assert_eq!(row[..11], ["1m", "ago", "3s", "7", "2", "->", "1", "5", "1", "0", "0"], "{text}");
+        assert_eq!(row[..12], ["1m", "ago", "3s", "8s", "7", "2", "->", "1", "5", "1", "0", "0"], "{text}");
         assert!(text.contains("session expired: consumer-1 of /10.0.0.1; and 4 others\n"), "{text}");
         assert!(text.contains("  left: consumer-2 of /10.0.0.2, because: closed\\x1b[2J\n"), "{text}");
         assert!(text.contains("  orders:3 from consumer-1 to consumer-3\n"), "{text}");

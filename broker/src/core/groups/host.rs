@@ -194,7 +194,7 @@ impl Host {
             let expires = matches!(event, Event::Expire);
             let around =
                 Surroundings { now_ms: core.io.wall_now_ms(), elsewhere: self.usage_elsewhere(core) };
-            let Step { appends, answers, timers, computations, rebalances, unfinished: more } =
+            let Step { appends, answers, timers, computations, rebalances, settled, unfinished: more } =
                 self.machine.borrow_mut().handle(event, around);
             unfinished |= more;
             self.is_changed.set(true);
@@ -213,6 +213,9 @@ impl Host {
             }
             for (group, rebalance) in rebalances {
                 core.groups().tell_rebalance(group, rebalance);
+            }
+            for (group, settled) in settled {
+                core.groups().timelines.borrow_mut().settle(group, settled);
             }
             let now = core.io.monotonic_now();
             for change in timers {

@@ -82,6 +82,8 @@ pub(in crate::group) struct ConsumerGroup {
     pub(super) assign_timer: Option<Serial>,
     /// Why an assignment is owed; `None`: none is.
     pub(super) open: Option<Box<OpenAssignment>>,
+    /// The assignment that was told last, while members are on their way to it.
+    pub(super) unsettled: Option<i32>,
     /// The last append of this group; answers wait for it even where they write nothing.
     last: Option<Ticket>,
     draft: Draft,
@@ -153,6 +155,7 @@ impl ConsumerGroup {
             resolved: None,
             assign_timer: None,
             open: None,
+            unsettled: None,
             last: None,
             draft: Draft::default(),
         }
@@ -168,20 +171,15 @@ impl ConsumerGroup {
         self.index.members == 0
     }
 
-    /// Where it stands. Looks at its members.
+    /// Where it stands.
     pub fn standing(&self) -> GroupStanding {
-        let epoch = self.state.assignment_epoch();
-        let settled = |member: &MemberState| {
-            let standing = member.current.as_ref().map_or(Standing::Stable, |current| current.standing);
-            member.epoch() == epoch && standing == Standing::Stable
-        };
         if self.dead {
             GroupStanding::Dead
         } else if self.is_empty() {
             GroupStanding::Empty
-        } else if self.state.group_epoch() > epoch {
+        } else if self.is_behind() {
             GroupStanding::Assigning
-        } else if self.state.joined().all(|(_, _, member)| settled(member)) {
+        } else if self.index.settled == self.index.members {
             GroupStanding::Stable
         } else {
             GroupStanding::Reconciling
@@ -192,6 +190,9 @@ impl ConsumerGroup {
     pub fn change(&mut self, change: Change) {
         self.draft.records.push(record::write(&self.id, &change));
         self.draft.subjects.push(change.subject());
+        if let Change::Target(member, _) = &change {
+            self.note_target(member);
+        }
         let (member, is_metadata) = match &change {
             Change::Metadata(id, _) => (Some(Arc::clone(id)), true),
             Change::Current(id, _) => (Some(Arc::clone(id)), false),
@@ -204,7 +205,11 @@ impl ConsumerGroup {
             Some((_, member)) => self.index.take_claims(member),
             None => {}
         }
+        let is_assignment = matches!(change, Change::Assignment(_));
         self.state.apply(change);
+        if is_assignment {
+            self.index.begin_epoch(&self.state);
+        }
         match member.as_ref().and_then(|id| self.state.members.get_key_value(id)) {
             Some((id, member)) if is_metadata => self.index.add(id, member),
             Some((_, member)) => self.index.add_claims(member),
@@ -240,6 +245,7 @@ impl ConsumerGroup {
     /// Hands on what the event came to.
     pub fn flush(&mut self, clerk: &mut Clerk) {
         self.forget_noted();
+        self.tell_settled(clerk);
         let Draft { records, subjects, replies } = std::mem::take(&mut self.draft);
         if !records.is_empty() {
             let then = Then::Grouped { group: Arc::clone(&self.id), subjects };
@@ -479,6 +485,10 @@ impl ConsumerGroup {
         assert_eq!(self.index, Index::of(&self.state), "{}", self.id);
         assert!(self.draft.records.is_empty() && self.draft.replies.is_empty());
         assert_eq!(self.open.is_some(), self.is_behind() && !self.is_empty(), "why an assignment is owed");
+        assert!(
+            self.unsettled.is_none() || self.index.settled < self.index.members,
+            "all came, and it is told"
+        );
         for member in self.seats.keys() {
             assert!(self.state.metadata(member).is_some(), "{member} has a seat and is no member");
         }

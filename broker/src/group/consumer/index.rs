@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringlog_protocol::ids::TopicPartition;
 
-use super::state::{ConsumerState, MemberState};
+use super::state::{ConsumerState, MemberState, Standing};
 use crate::group::event::MemberId;
 
 /// What a counted thing weighs beside its text, which it shares.
@@ -18,6 +18,10 @@ type Counts<K> = BTreeMap<K, usize>;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(in crate::group) struct Index {
     pub members: usize,
+    /// Members that have all that the target assignment gives them.
+    pub settled: usize,
+    /// Of the target assignment.
+    epoch: i32,
     /// Members that speak the classic protocol.
     pub classic: usize,
     /// Who holds each instance id.
@@ -36,7 +40,7 @@ pub(in crate::group) struct Index {
 
 impl Index {
     pub fn of(state: &ConsumerState) -> Index {
-        let mut index = Index::default();
+        let mut index = Index { epoch: state.assignment_epoch(), ..Index::default() };
         state.members.iter().for_each(|(id, member)| index.add(id, member));
         index
     }
@@ -74,13 +78,26 @@ impl Index {
         self.add_claims(member);
     }
 
+    /// There is another target assignment. Looks at all members, as whoever makes one does.
+    pub fn begin_epoch(&mut self, state: &ConsumerState) {
+        self.epoch = state.assignment_epoch();
+        self.settled = state.members.values().filter(|member| self.is_settled(member)).count();
+    }
+
+    fn is_settled(&self, member: &MemberState) -> bool {
+        let standing = member.current.as_ref().map_or(Standing::Stable, |current| current.standing);
+        member.metadata.is_some() && member.epoch() == self.epoch && standing == Standing::Stable
+    }
+
     /// Counts in what a member holds.
     pub fn add_claims(&mut self, member: &MemberState) {
+        self.settled += usize::from(self.is_settled(member));
         claimed(member).for_each(|at| up(&mut self.claims, &at));
     }
 
     /// The opposite of [`Index::add_claims`].
     pub fn take_claims(&mut self, member: &MemberState) {
+        self.settled -= usize::from(self.is_settled(member));
         claimed(member).for_each(|at| down(&mut self.claims, &at));
     }
 

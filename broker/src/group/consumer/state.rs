@@ -295,6 +295,11 @@ impl MemberState {
         self.target.clone().unwrap_or_default()
     }
 
+    /// How many partitions it is to have.
+    pub fn target_len(&self) -> usize {
+        self.target.as_ref().map_or(0, |target| target.len())
+    }
+
     /// Nothing for what is not there at all.
     fn bytes(&self, id: &str) -> usize {
         if *self == MemberState::default() {

@@ -3,6 +3,7 @@
 //! heartbeat that changes nothing comes to none of it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,23 +14,21 @@ use super::classic_members::assignment_bytes;
 use super::group::{ConsumerGroup, Desk};
 use super::heartbeat::Guest;
 use super::request::LEAVES_FOR_A_WHILE;
-use super::state::{ConsumerState, MemberMetadata, Partitions};
+use super::state::{MemberMetadata, MemberState, Partitions};
 use super::topics::Topics;
 use crate::group::clerk::Clerk;
 use crate::group::event::{MemberId, Timer};
-use crate::group::timeline::{Cause, Causes, MOVE_BYTES, Moves, Trigger};
-
-/// What each member is to have, by its name across restarts.
-type Targets = Vec<(Arc<str>, Partitions)>;
+use crate::group::timeline::{Cause, Causes, MOVE_BYTES, Moves, Settled, Trigger};
 
 /// An assignment is owed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct OpenAssignment {
     causes: Causes,
     /// What came while the assignment is computed, and has its part in the one after it.
     next: Causes,
-    /// As the last assignment had it.
-    before: Targets,
+    /// What the last assignment gave to members of which it is known by now that they are to have something else, or that they are
+    /// gone; by their names across restarts.
+    before: BTreeMap<Arc<str>, Partitions>,
     /// Bytes of that.
     held: usize,
 }
@@ -44,13 +43,6 @@ pub(super) struct Parting {
 }
 
 impl OpenAssignment {
-    fn since(before: Targets, causes: Causes) -> OpenAssignment {
-        let one =
-            |(_, target): &(Arc<str>, Partitions)| MOVE_BYTES + target.len() * size_of::<TopicPartition>();
-        let held = before.iter().map(one).sum();
-        OpenAssignment { causes, next: Causes::default(), before, held }
-    }
-
     /// Memory, estimated.
     pub fn bytes(&self) -> usize {
         size_of::<OpenAssignment>() + self.held + self.causes.bytes() + self.next.bytes()
@@ -61,19 +53,25 @@ fn lasting_name(id: &MemberId, data: &MemberMetadata) -> Arc<str> {
     Arc::clone(data.instance.as_ref().unwrap_or(id))
 }
 
-fn targets(state: &ConsumerState) -> Targets {
-    let owning = state.joined().filter_map(|(id, data, member)| Some((id, data, member.target.as_ref()?)));
-    owning.map(|(id, data, target)| (lasting_name(id, data), Arc::clone(target))).collect()
-}
-
 impl ConsumerGroup {
     /// Something happens for which the group counts an epoch. Comes before a member that goes is taken out.
     pub(super) fn note(&mut self, clerk: &Clerk, trigger: Trigger) {
-        let open = self
-            .open
-            .get_or_insert_with(|| Box::new(OpenAssignment::since(targets(&self.state), Causes::default())));
+        let open = self.open.get_or_insert_default();
         let causes = if self.computing.is_some() { &mut open.next } else { &mut open.causes };
         causes.add(trigger, clerk.now_ms(), self.index.members);
+    }
+
+    /// A member is about to be to have something else than it was: only those of whom that is true are compared in the end.
+    pub(super) fn note_target(&mut self, member: &MemberId) {
+        let Some(open) = &mut self.open else { return };
+        let Some(MemberState { metadata: Some(data), target, .. }) = self.state.members.get(member) else {
+            return;
+        };
+        if let Entry::Vacant(entry) = open.before.entry(lasting_name(member, data)) {
+            let target = target.clone().unwrap_or_default();
+            open.held += MOVE_BYTES + target.len() * size_of::<TopicPartition>();
+            entry.insert(target);
+        }
     }
 
     /// The same, of one of its members; nothing where it is none.
@@ -142,15 +140,26 @@ impl ConsumerGroup {
     pub(super) fn tell_assignment(&mut self, desk: &mut Desk<'_>, epoch: i32) {
         let Some(open) = self.open.take() else { return };
         let OpenAssignment { causes, next, before, .. } = *open;
-        let after = targets(&self.state);
+        self.unsettled = None;
         if !causes.is_empty() {
             let members = next.members_before().unwrap_or(self.index.members);
-            let moves = moves(&before, &after, desk.topics);
+            let moves = self.moved(&before, desk.topics);
             let rebalance = causes.ended(desk.clerk.now_ms(), epoch, members, moves);
             desk.clerk.step.rebalances.push((Arc::clone(&self.id), rebalance));
+            self.unsettled = Some(epoch).filter(|_| !self.is_empty());
         }
         if !next.is_empty() {
-            self.open = Some(Box::new(OpenAssignment::since(after, next)));
+            self.open = Some(Box::new(OpenAssignment { causes: next, ..OpenAssignment::default() }));
+        }
+    }
+
+    /// Tells when all members have what the last assignment gives them; the most frequent case is that this was told.
+    pub(super) fn tell_settled(&mut self, clerk: &mut Clerk) {
+        let Some(generation) = self.unsettled else { return };
+        if self.index.settled == self.index.members {
+            self.unsettled = None;
+            let settled = Settled { generation, at_ms: clerk.now_ms() };
+            clerk.step.settled.push((Arc::clone(&self.id), settled));
         }
     }
 
@@ -190,38 +199,46 @@ impl ConsumerGroup {
             ),
         })
     }
-}
 
-/// Whose each partition is.
-fn places<'a>(
-    owned: impl IntoIterator<Item = (&'a Arc<str>, &'a Partitions)>,
-) -> BTreeMap<TopicPartition, &'a Arc<str>> {
-    owned.into_iter().flat_map(|(name, target)| target.iter().map(move |at| (*at, name))).collect()
-}
+    /// What became of the partitions since members were to have what they had `before`. `None`: too many to be compared.
+    fn moved(&self, before: &BTreeMap<Arc<str>, Partitions>, topics: &Topics) -> Option<Moves> {
+        let mut kept = self.state.joined().map(|(_, _, member)| member.target_len()).sum::<usize>();
+        let mut compared = 0;
+        let (mut gone, mut came) = (Vec::new(), Vec::new());
+        for (name, had) in before {
+            let has = self.target_of(name);
+            if **had == *has {
+                continue;
+            }
+            kept -= has.len();
+            compared += had.len() + has.len();
+            if compared > GROUP_PARTITIONS_COMPARED_MAX {
+                return None;
+            }
+            gone.extend(had.iter().map(|at| (*at, name)));
+            came.extend(has.iter().map(|at| (*at, name)));
+        }
+        gone.sort_unstable();
+        came.sort_unstable();
+        let mut moves = Moves::between(gone, came, |at| {
+            let name = topics.of_id(at.topic).map(|topic| Arc::clone(&topic.name));
+            (name.unwrap_or_else(|| at.topic.to_string().into()), at.partition.0)
+        });
+        moves.kept += u32::try_from(kept).unwrap_or(u32::MAX);
+        Some(moves)
+    }
 
-/// `None`: too many to be compared.
-fn moves(before: &Targets, after: &Targets, topics: &Topics) -> Option<Moves> {
-    let mut gone: BTreeMap<&Arc<str>, &Partitions> =
-        before.iter().map(|(name, target)| (name, target)).collect();
-    let mut came = Vec::new();
-    let mut kept = 0;
-    for (name, target) in after {
-        // Most members have what they had.
-        if gone.get(name).is_some_and(|had| *had == target) {
-            gone.remove(name);
-            kept += target.len();
-        } else {
-            came.push((name, target));
+    /// What the member of this name across restarts is to have; nothing where there is none.
+    fn target_of(&self, name: &Arc<str>) -> &[TopicPartition] {
+        let id = self.index.instances.get(name).unwrap_or(name);
+        match self.state.members.get(id) {
+            // One that has an instance goes by that name only.
+            Some(MemberState { metadata: Some(data), target: Some(target), .. })
+                if data.instance.as_ref().unwrap_or(id) == name =>
+            {
+                target
+            }
+            _ => &[],
         }
     }
-    let compared = gone.values().copied().chain(came.iter().map(|(_, target)| *target));
-    if compared.map(|target| target.len()).sum::<usize>() > GROUP_PARTITIONS_COMPARED_MAX {
-        return None;
-    }
-    let mut moves = Moves::between(places(gone), places(came), |at| {
-        let name = topics.of_id(at.topic).map(|topic| Arc::clone(&topic.name));
-        (name.unwrap_or_else(|| at.topic.to_string().into()), at.partition.0)
-    });
-    moves.kept += u32::try_from(kept).unwrap_or(u32::MAX);
-    Some(moves)
 }

@@ -53,6 +53,8 @@ pub struct Desk {
     pub timers: BTreeMap<Timer, (Serial, i64)>,
     /// All that ended.
     pub rebalances: Vec<(GroupId, Rebalance)>,
+    /// Those of which all members came to what they were to have.
+    pub settled: Vec<(GroupId, Settled)>,
     answers: BTreeMap<Token, Reply>,
     asked: BTreeSet<Token>,
     tokens: u64,
@@ -78,6 +80,7 @@ impl Desk {
             slow_computing: false,
             timers: BTreeMap::new(),
             rebalances: Vec::new(),
+            settled: Vec::new(),
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
             tokens: 0,
@@ -108,6 +111,7 @@ impl Desk {
         self.under_way.extend(step.appends);
         self.computing.extend(step.computations);
         self.rebalances.extend(step.rebalances);
+        self.settled.extend(step.settled);
         if !self.slow_log {
             self.commit_all();
         }

@@ -42,6 +42,7 @@ fn rebalance() -> Rebalance {
         triggers: vec![trigger],
         triggers_left_out: 0,
         moves: Some(Moves { released: 1, shown, ..Moves::default() }),
+        settled_ms: Some(3),
     }
 }
 

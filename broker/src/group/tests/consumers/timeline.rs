@@ -219,6 +219,47 @@ fn more_partitions_than_are_compared_are_not_told() {
 }
 
 #[test]
+fn when_all_came_to_an_assignment_is_told() {
+    let mut desk = Desk::new();
+    let told = |desk: &Desk| -> Vec<(i32, i64)> {
+        desk.settled.iter().map(|(_, settled)| (settled.generation, settled.at_ms)).collect()
+    };
+    desk.told(joining("one"));
+    assert_eq!(told(&desk), [(1, 1_000_000)], "one alone has it all at once");
+    desk.told(joining("two"));
+    desk.pass(500);
+    desk.told(beating("one", 1));
+    desk.told(having("one", 1, &[0, 1]));
+    assert_eq!(told(&desk).len(), 1, "two waits for what one gave up");
+    desk.pass(500);
+    desk.told(beating("two", 2));
+    assert_eq!(told(&desk)[1..], [(2, 1_002_000)]);
+    desk.told(beating("one", 2));
+    desk.told(joining("three"));
+    desk.pass(1_000);
+    desk.told(joining("four"));
+    desk.pass(1_000);
+    assert_eq!(told(&desk).len(), 2, "another assignment came before all had come to this one");
+    desk.beat(beating("three", -1));
+    desk.beat(beating("four", -1));
+    for _ in 0..3 {
+        desk.beat(ConsumerHeartbeatRequest { epoch: 0, ..joining("one") });
+        desk.beat(ConsumerHeartbeatRequest { epoch: 0, ..joining("two") });
+    }
+    assert_eq!(desk.group_state(), "Stable");
+    let newest_generation = newest(&desk).generation;
+    assert_eq!(told(&desk).last().map(|(generation, _)| *generation), Some(newest_generation));
+    for name in ["one", "two"] {
+        desk.beat(beating(name, -1));
+    }
+    assert!(newest(&desk).generation > newest_generation);
+    assert!(
+        told(&desk).iter().all(|(generation, _)| *generation < newest(&desk).generation),
+        "nobody is left"
+    );
+}
+
+#[test]
 fn a_group_at_rest_keeps_nothing_of_it() {
     let mut desk = Desk::new();
     desk.told(joining("one"));
