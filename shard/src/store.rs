@@ -259,10 +259,10 @@ impl Store {
         let table = self.inner.table.borrow();
         let partition = table.get(key)?;
         let leader_epoch = partition.leader_epoch();
-        // Reads go on after a failed write: what is committed is durable.
+        // Reads go on after a failed write: what is committed is durable, and nobody else has it.
         let leader_epoch = match leader_epoch {
             Some(epoch) => epoch,
-            None if partition.is_poisoned() => LeaderEpoch(-1),
+            None if partition.is_poisoned() && partition.configuration().voters.len() <= 1 => LeaderEpoch(-1),
             None => return Err(ViewError::NotLeader),
         };
         Ok(View {

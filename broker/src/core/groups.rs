@@ -1,7 +1,8 @@
 //! Consumer groups of this node, as handlers see them: calls go to the core whose machine holds the group, and come back.
 //!
 //! Each group lives in one partition of `__consumer_offsets`, so on one core. Reading order: this (calls and answers), `host` (one
-//! partition), `load` (its log), `calls` (who waits), `timers`, `computations`, `upkeep` (metadata, expiry, the end), [`topic`], `figures`.
+//! partition), `load` and `transactions` (its log), `calls` (who waits), `timers`, `computations`, `upkeep` (metadata, expiry, the end),
+//! [`topic`], `figures`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,8 +35,11 @@ mod computations;
 mod figures;
 mod host;
 mod load;
+#[cfg(test)]
+mod tests;
 mod timers;
 pub mod topic;
+mod transactions;
 pub(crate) mod upkeep;
 
 pub use topic::{ensure_offsets_topic, partition_of};
@@ -169,6 +173,8 @@ fn list_here(core: &Core, states: &[String], types: &[String]) -> Vec<Result<Vec
     for host in core.groups.hosts.borrow().values() {
         match refusal(host.service()) {
             None => found.extend(host.machine.borrow().list(&states, &types)),
+            // Whoever leads them lists them.
+            Some(ErrorCode::NotCoordinator) if !core.is_draining() => {}
             Some(refused) => error = Some(refused),
         }
     }

@@ -127,7 +127,7 @@ pub async fn run(io: Io, mut seat: CoreSeat) -> Result<(), StartError> {
     Ok(())
 }
 
-async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
+pub(super) async fn build(io: Io, seat: CoreSeat) -> Result<Rc<Core>, StartError> {
     let mesh = Mesh::join(seat.seat, &io);
     let storage = match seat.storage {
         StorageSeat::Durable(recovered) => {

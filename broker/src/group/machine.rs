@@ -182,6 +182,8 @@ impl GroupMachine {
     fn resigned(&mut self) {
         self.service = Service::Resigned;
         let error = ErrorCode::NotCoordinator;
+        // Nothing is said again: an answer that hung on that would never come.
+        self.unsure.clear();
         for open in self.clerk.close_all() {
             let failed = |answer: Answer| Answer { token: answer.token, reply: answer.reply.failed(error) };
             self.clerk.step.answers.extend(open.answers.into_iter().map(failed));
@@ -200,7 +202,7 @@ impl GroupMachine {
         for id in self.consumers.keys().cloned().collect::<Vec<_>>() {
             self.close_consumers(&id, error);
         }
-        self.unsure.clear();
+        debug_assert!(self.clerk.step.appends.is_empty(), "nobody appends for a machine that resigned");
         self.live_bytes = 0;
         self.expire_after = None;
         self.clerk.step.timers.push(TimerChange::CancelAll);

@@ -74,6 +74,8 @@ impl Scene {
     pub fn stop(&self) {
         assert!(self.node.stop(&self.world, PATIENCE), "it ends");
         assert_eq!(self.node.failure(), None);
+        // With its process all that it was still at ends, such as a compaction.
+        self.broker.crash_with(UnsyncedData::Kept);
     }
 
     pub fn pass(&self, duration: Duration) {

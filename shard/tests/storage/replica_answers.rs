@@ -22,7 +22,7 @@ use ringlog_shard::journal::recovery::recover;
 use ringlog_shard::partition::{AppendError, IncomingBatch};
 use ringlog_shard::replica::{Durability, PeerMessage, Replication};
 use ringlog_shard::storage::{CoreStorage, LogSettings};
-use ringlog_shard::store::{Opening, Store};
+use ringlog_shard::store::{Opening, Store, ViewError};
 use ringlog_shard::waiters::{CommitFailure, CommitGather};
 
 const NODES: usize = 3;
@@ -246,6 +246,8 @@ fn a_producer_learns_that_the_leader_s_log_failed_and_not_only_that_it_stepped_d
             assert_eq!(waiting.finish().await, [(0, CommitFailure::Poisoned)]);
             let refused = append_one(&cluster, durability).err();
             assert!(matches!(refused, Some(AppendError::Poisoned { .. })), "{refused:?}");
+            let view = cluster.leader().view(key());
+            assert_eq!(view, Err(ViewError::NotLeader), "others have what is committed, and more");
         });
     }
 }

@@ -19,14 +19,14 @@ use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, BuildError, NewRecord};
 use ringlog_shard::partition::{AppendError, IncomingBatch};
 use ringlog_shard::store::ViewError;
-use ringlog_shard::waiters::{CommitFailure, CommitGather};
+use ringlog_shard::waiters::{CommitFailure, CommitGather, Watch};
 
 use super::calls::deliver;
 use super::{GroupAnswer, computations, load};
 use crate::core::Core;
 use crate::group::{
     Append, DeletedTopic, Event, GroupMachine, GroupReplayError, KeyedRecord, Reply, Step, Surroundings,
-    Ticket, TimerChange, Usage,
+    Ticket, Usage,
 };
 
 /// Whether and how calls are served.
@@ -134,18 +134,35 @@ impl Host {
 
     /// With a fresh machine that knows nothing yet.
     pub(super) fn start_anew(&self, core: &Core) {
+        self.unload(core, Service::Loading);
+    }
+
+    /// Puts a machine that knows nothing in the place of the one that was: its appends and computations are nobody's from here on.
+    fn unload(&self, core: &Core, service: Service) {
         *self.machine.borrow_mut() = core.groups().new_machine();
         self.term.set(self.term.get() + 1);
         self.maybe_committed.borrow_mut().clear();
-        self.set_service(Service::Loading);
+        self.set_service(service);
         self.count_usage(core);
+    }
+
+    /// Follows who leads for as long as the partition is here, so that whoever waits is sent away when this core leads no more,
+    /// and the log is read when it leads again, whether somebody asks or not.
+    pub(super) async fn follow_leader(self: Rc<Self>, core: Rc<Core>) {
+        while let Ok(watchers) = core.store.watchers(self.key) {
+            let mut watch = Watch::new(u64::MAX);
+            watch.on(&watchers);
+            self.check_leader(&core);
+            watch.await;
+        }
     }
 
     /// Looks whether this core still leads, before anything is decided.
     pub(super) fn check_leader(self: &Rc<Self>, core: &Rc<Core>) {
         let view = match self.service.get() {
-            Service::Loading | Service::Broken => return,
-            Service::Serving(_) | Service::Elsewhere => core.store.view(self.key),
+            // Who reads the log sees it.
+            Service::Loading => return,
+            Service::Serving(_) | Service::Elsewhere | Service::Broken => core.store.view(self.key),
         };
         match (self.service.get(), view) {
             // No epoch: a failed write. What is committed is served on.
@@ -156,26 +173,31 @@ impl Host {
                 self.resign(core);
                 self.begin_load(core);
             }
-            (Service::Serving(_), Err(ViewError::NotLeader | ViewError::UnknownPartition)) => {
-                self.resign(core)
-            }
-            (Service::Serving(_), Err(ViewError::Offline { .. })) | (_, _) => {}
+            // The log of the next time that it leads may be sound.
+            (
+                Service::Serving(_) | Service::Broken,
+                Err(ViewError::NotLeader | ViewError::UnknownPartition),
+            ) => self.resign(core),
+            (_, _) => {}
         }
     }
 
-    /// Ends service: whoever waits is sent to the next coordinator.
+    /// Ends service: whoever waits is sent to the next coordinator, and nothing of the groups is left here.
     pub(super) fn resign(self: &Rc<Self>, core: &Rc<Core>) {
         drop(self.loading.borrow_mut().take());
-        self.set_service(Service::Elsewhere);
-        self.backlog.borrow_mut().clear();
-        self.drive(core, Event::Resigned);
+        self.end(core, Service::Elsewhere);
     }
 
-    /// The log holds what cannot be replayed.
+    /// The log cannot be read, or holds what cannot be replayed.
     pub(super) fn break_off(self: &Rc<Self>, core: &Rc<Core>) {
+        self.end(core, Service::Broken);
+    }
+
+    fn end(self: &Rc<Self>, core: &Rc<Core>, service: Service) {
+        self.set_service(service);
         self.backlog.borrow_mut().clear();
         self.drive(core, Event::Resigned);
-        self.set_service(Service::Broken);
+        self.unload(core, service);
     }
 
     /// Takes a committed record in.
@@ -226,14 +248,6 @@ impl Host {
             }
         }
         unfinished
-    }
-
-    /// Forgets that the partition was ever here.
-    pub(super) fn retire(self: &Rc<Self>, core: &Rc<Core>) {
-        self.resign(core);
-        core.groups().timers.change(core.io.monotonic_now(), self.partition(), TimerChange::CancelAll);
-        self.start_anew(core);
-        self.set_service(Service::Elsewhere);
     }
 
     fn usage_elsewhere(&self, core: &Core) -> Usage {

@@ -1,7 +1,6 @@
 //! Making a machine's state from its partition's log: in steps, so that the core's other work goes on. A log that cannot be read
 //! whole is not served: offsets would go back without anybody noticing.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use ringlog_shard::storage::{LogPiece, ReadError};
 use ringlog_shard::store::{View, ViewError};
 
 use super::host::{Host, Service};
+use super::transactions::OpenTransactions;
 use super::upkeep;
 use crate::core::Core;
 use crate::group::{Event, GroupReplayError, KeyedRecord};
@@ -105,9 +105,8 @@ pub(super) async fn run(core: Rc<Core>, host: Rc<Host>) {
 struct Load<'a> {
     core: &'a Core,
     host: &'a Host,
-    /// Records of transactions whose end was not read yet, by producer.
-    open: BTreeMap<ProducerId, Vec<(Offset, KeyedRecord)>>,
-    open_bytes: usize,
+    /// Those whose end was not read yet.
+    transactions: OpenTransactions,
     scratch: Vec<u8>,
     records: u64,
     since_yield: usize,
@@ -118,8 +117,7 @@ impl<'a> Load<'a> {
         Load {
             core,
             host,
-            open: BTreeMap::new(),
-            open_bytes: 0,
+            transactions: OpenTransactions::default(),
             scratch: Vec::new(),
             records: 0,
             since_yield: 0,
@@ -141,8 +139,8 @@ impl<'a> Load<'a> {
             }
             from = self.step(from).await?;
         }
-        if !self.open.is_empty() {
-            let (partition, count) = (self.host.partition(), self.open.len());
+        if self.transactions.count() > 0 {
+            let (partition, count) = (self.host.partition(), self.transactions.count());
             tracing::warn!(partition, count, "offsets of transactions that did not end are not served");
         }
         Ok(self.records)
@@ -222,19 +220,17 @@ impl<'a> Load<'a> {
         self.records += 1;
         // Of no group: nothing that writes groups leaves the key out.
         let Some(key) = key else { return Ok(()) };
+        self.transactions.overtake(key, offset);
         self.host.replay(key, value).map_err(|source| LoadError::Replay { offset, source })
     }
 
-    /// Keeps a record until its transaction ends.
     fn hold(&mut self, producer: ProducerId, record: &Record<'_>) -> Result<(), LoadError> {
-        let Some(key) = record.key else { return Ok(()) };
-        let held =
-            KeyedRecord { key: Bytes::copy_from_slice(key), value: record.value.map(Bytes::copy_from_slice) };
-        self.open_bytes += held.bytes();
-        if self.open_bytes > GROUP_BYTES_PER_CORE_MAX {
+        let Some(key) = record.key.map(Bytes::copy_from_slice) else { return Ok(()) };
+        let value = record.value.map(Bytes::copy_from_slice);
+        self.transactions.hold(producer, record.offset, KeyedRecord { key, value });
+        if self.transactions.bytes() > GROUP_BYTES_PER_CORE_MAX {
             return Err(LoadError::Transactions);
         }
-        self.open.entry(producer).or_default().push((record.offset, held));
         Ok(())
     }
 
@@ -248,10 +244,9 @@ impl<'a> Load<'a> {
             // Other control records end no transaction.
             _ => return Ok(()),
         };
-        for (offset, KeyedRecord { key, value }) in self.open.remove(&producer).unwrap_or_default() {
-            if is_committed {
-                self.replay(offset, Some(&key), value.as_deref())?;
-            }
+        let held = self.transactions.end(producer);
+        for (offset, KeyedRecord { key, value }) in held.into_iter().filter(|_| is_committed) {
+            self.replay(offset, Some(&key), value.as_deref())?;
         }
         Ok(())
     }

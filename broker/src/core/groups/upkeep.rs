@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringlog_io::Monotonic;
+use ringlog_io::{Monotonic, Priority};
 
 use super::computations::topics_of;
 use super::host::Host;
@@ -23,7 +23,7 @@ pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &Metadata
     let id = topic.map(|topic| topic.id);
     for host in groups.all_hosts().into_iter().filter(|host| Some(host.key.topic) != id) {
         groups.hosts.borrow_mut().remove(&host.partition());
-        host.retire(core);
+        host.resign(core);
     }
     if let Some(topic) = topic
         && !core.is_draining()
@@ -35,6 +35,7 @@ pub(crate) fn follow(core: &Rc<Core>, previous: &MetadataImage, image: &Metadata
             let host = Rc::new(Host::new(key, groups.new_machine()));
             groups.hosts.borrow_mut().insert(host.partition(), Rc::clone(&host));
             host.begin_load(core);
+            core.io.spawn(Priority::Background, host.follow_leader(Rc::clone(core))).detach();
         }
     }
     let gone = previous.topics().filter(|topic| image.topic_by_id(topic.id).is_none());

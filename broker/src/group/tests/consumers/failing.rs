@@ -122,6 +122,19 @@ fn what_an_earlier_life_asked_to_be_computed_counts_for_nothing() {
 }
 
 #[test]
+fn one_that_resigns_answers_also_those_who_wait_for_what_it_would_say_again() {
+    let mut desk = Desk::new();
+    desk.told(joining("one"));
+    desk.slow_log = true;
+    let joins = desk.send(joining("two"));
+    desk.fail_one();
+    desk.is_waiting(joins);
+    desk.event(Event::Resigned);
+    assert_eq!(desk.heard(joins), ConsumerHeartbeatReply::from_code(ErrorCode::NotCoordinator));
+    assert!(desk.under_way.is_empty(), "nobody appends for it any more");
+}
+
+#[test]
 fn records_of_topics_that_kafka_wrote_once_are_passed_over() {
     let mut machine = GroupMachine::new(GroupSettings::default());
     // Type 4: key and value of a group without topics.
