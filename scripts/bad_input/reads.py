@@ -62,6 +62,12 @@ def delete_records(context):
                 raise Unexpected(f"below the start, timeout {timeout_ms}: {answer}, expected 0, {start}")
         if (peer.list_offset(TOPIC, 0, -2)[2], peer.list_offset(TOPIC, 0, -1)[2]) != (start, end):
             raise Unexpected("a refused deletion moved the log's ends")
+        # One that is given no time is done all the same, and said to be.
+        wire.create_and_wait(context.address, {"deleted-at-once": 1})
+        error, _ = peer.produce("deleted-at-once", 0, wire.batch([wire.record(b"k", b"v", offset_delta=index) for index in range(3)]))
+        answer = peer.delete_records("deleted-at-once", 0, 2, 0)
+        if (error, answer) != (0, (0, 2)):
+            raise Unexpected(f"deletion without time: {answer} after a write with error {error}, expected 0, 2")
 
 
 def new_producer(peer, timeout_ms=1000):

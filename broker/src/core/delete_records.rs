@@ -16,9 +16,13 @@ use super::Core;
 use super::messages::{DeletePart, DeletedPart};
 use super::serve::view_error_code;
 
+/// What a deletion is given at least, to be durable here. In Apache Kafka the time is for followers alone, and it answers at once, though its
+/// disk knows nothing yet: clients that give no time (librdkafka's `op timeout 0`) count on success.
+const DURABLE_WAIT_MIN: Duration = Duration::from_secs(1);
+
 /// Deletes from each partition, all at once, and answers when every deletion is durable or the time is up.
 pub async fn delete_records(core: &Rc<Core>, parts: &[DeletePart], timeout: Duration) -> Vec<DeletedPart> {
-    let deadline = core.io.monotonic_now() + timeout;
+    let deadline = core.io.monotonic_now() + timeout.max(DURABLE_WAIT_MIN);
     // Before anything waits, so that one frame of the journal holds them all.
     let moved: Vec<_> = parts.iter().map(|part| core.store.delete_records(part.key, part.before)).collect();
     let mut results = Vec::with_capacity(parts.len());
