@@ -1,4 +1,4 @@
-//! Owns what a configuration key is, and looking one up. The keys themselves are in `table.rs`.
+//! Owns what a configuration key is, and looking one up. The keys themselves are in `table.rs` and its parts.
 
 use super::layers::ConfigType;
 use super::table;
@@ -7,7 +7,7 @@ use super::table;
 pub const ALL: &[Key] = table::ALL;
 
 /// One configuration key: all that the parser, the refusals and the reference page say of it.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub name: &'static str,
     pub kind: Kind,
