@@ -477,6 +477,23 @@ pub const GROUP_MEMBER_JOINS_WAITING_MAX: usize = 4;
 /// Groups that are looked at for what may expire before others get their turn.
 pub const GROUPS_EXPIRED_AT_ONCE: usize = 1_000;
 
+/// Groups whose lag is shown one by one, of the whole broker: eight series each, of the 5,000 that a scrape may have.
+pub const GROUP_LAGS_SHOWN_MAX: usize = 64;
+
+/// Longest name of a group whose lag is shown, in bytes: it is in every line. A longer one counts among those left out.
+pub const GROUP_LAG_NAME_BYTES_MAX: usize = 255;
+
+/// Offsets of groups that are looked at for their lag before others get their turn, and partitions in one question to another core:
+/// about a tenth of a millisecond.
+pub const GROUP_LAG_PARTITIONS_AT_ONCE: usize = 1_000;
+
+/// Partitions of the groups whose lag a core shows, beyond which it shows no further one: it remembers two looks at each, some 10 MiB.
+pub const GROUP_LAG_PARTITIONS_SHOWN_MAX: usize = 50_000;
+
+/// Records that all cores together have read in one look at the lag of groups, to know how long they have waited; each costs a batch that
+/// may have to be read from disk. Where more are wanted they take turns.
+pub const GROUP_LAG_READS_MAX: usize = 100;
+
 /// Bytes of one batch's records that compaction decompresses: as many as a produce may bring.
 pub const COMPACTION_BATCH_BYTES_MAX: usize = LOOKUP_DECOMPRESSED_BYTES_MAX;
 

@@ -328,6 +328,16 @@ impl Store {
         self.inner.storage.plan_newest(partition.log, partition.high_watermark())
     }
 
+    /// Plans the search for the first committed record from offset `from` on.
+    ///
+    /// # Errors
+    /// [`ReadError::UnknownLog`].
+    pub fn plan_first_from(&self, key: TopicPartition, from: Offset) -> Result<TimePlan, ReadError> {
+        let table = self.inner.table.borrow();
+        let Ok(partition) = table.get(key) else { return Err(ReadError::UnknownLog) };
+        self.inner.storage.plan_first_from(partition.log, from, partition.high_watermark())
+    }
+
     /// Whether appends need not wait for the journal.
     pub fn has_room(&self) -> bool {
         !self.inner.storage.is_full()

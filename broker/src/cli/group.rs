@@ -4,7 +4,7 @@
 //! to standard error.
 
 mod describe;
-mod progress;
+mod durations;
 mod seek;
 mod timeline;
 

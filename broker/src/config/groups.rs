@@ -7,6 +7,9 @@ use crate::group::{ConsumerSettings, Migration};
 
 const MS_PER_MINUTE: i64 = 60_000;
 
+/// What a look costs may not become what a core does.
+const LAG_INTERVAL_MS_MIN: u64 = 1_000;
+
 /// The sets of assignors that may be set: as text, and as groups know them.
 const ASSIGNORS: [(&str, &[Assignor]); 4] = [
     ("uniform,range", &[Assignor::Uniform, Assignor::Range]),
@@ -36,6 +39,10 @@ pub struct GroupConfig {
     pub topic_partitions: i32,
     /// `offsets.topic.segment.bytes`.
     pub topic_segment_bytes: i32,
+    /// `ringlog.group.lag.interval.ms`; 0 = never, otherwise 1,000 or more.
+    pub lag_interval_ms: u64,
+    /// `ringlog.group.lag.max.groups`.
+    pub lag_groups_max: usize,
     /// `group.consumer.*`.
     pub consumer: ConsumerSettings,
 }
@@ -54,6 +61,11 @@ impl GroupConfig {
             offsets_check_ms: resolved.integer("offsets.retention.check.interval.ms") as u64,
             topic_partitions: number("offsets.topic.num.partitions"),
             topic_segment_bytes: number("offsets.topic.segment.bytes"),
+            lag_interval_ms: match resolved.integer("ringlog.group.lag.interval.ms") {
+                0 => 0,
+                interval_ms => (interval_ms as u64).max(LAG_INTERVAL_MS_MIN),
+            },
+            lag_groups_max: size("ringlog.group.lag.max.groups"),
             consumer: consumer(resolved),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Each group lives in one partition of `__consumer_offsets`, so on one core. Reading order: this (calls and answers), `host` (one
 //! partition), `load` and `transactions` (its log), `calls` (who waits), `timers`, `computations`, `upkeep` (metadata, expiry, the end),
-//! [`topic`], `figures`.
+//! [`topic`], `figures`, `lag` (how far groups are behind) and [`ends`] (what it asks of other cores).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use super::messages::{CoreReply, CoreRequest};
 use crate::config::groups::GroupConfig;
 use crate::controller::OFFSETS_TOPIC_NAME;
 use crate::group::consumer::{ConsumerHeartbeatRequest, DescribedConsumerGroup, Topics};
+use crate::group::lag::LagReport;
 use crate::group::{
     CommitRequest, ConsumerSettings, DescribedGroup, Event, FetchedTopic, GroupId, GroupMachine,
     GroupOverrides, GroupSettings, HeartbeatRequest, JoinRequest, LeaveRequest, ListedGroup,
@@ -32,8 +33,10 @@ use timers::Timers;
 
 mod calls;
 mod computations;
+pub mod ends;
 mod figures;
 mod host;
+pub(crate) mod lag;
 mod load;
 #[cfg(test)]
 mod tests;
@@ -301,6 +304,8 @@ pub struct Groups {
     usage: Cell<Usage>,
     counts: Counts,
     timelines: RefCell<TimelineWriter>,
+    /// The last look; `None` before the first.
+    lags: RefCell<Option<Arc<LagReport>>>,
     settings: GroupSettings,
     /// Of groups of KIP-848.
     consumer_settings: ConsumerSettings,
@@ -320,6 +325,7 @@ impl Groups {
             usage: Cell::default(),
             counts: Counts::default(),
             timelines: RefCell::default(),
+            lags: RefCell::default(),
             settings: GroupSettings {
                 session_timeout_ms_min: config.session_timeout_ms_min,
                 session_timeout_ms_max: config.session_timeout_ms_max,

@@ -11,6 +11,7 @@ use ringlog_shard::partition::IncomingBatch;
 use ringlog_shard::storage::{EpochEnd, LogPiece};
 
 use super::epochs::{EpochPart, EpochResult, ReaderEpochs};
+use super::groups::ends::{LogAnswer, LogQuestion};
 use super::groups::{GroupRequest, GroupResponse};
 use super::quorum::QuorumState;
 use crate::controller::{ControllerReply, ControllerRequest, MetadataImage};
@@ -64,6 +65,8 @@ pub enum CoreRequest {
     },
     /// Answered at once.
     Groups(GroupRequest),
+    /// For the lag of groups.
+    Logs(LogQuestion),
     /// To the controller's core: answer once the controller runs and every core has its image.
     ControllerReady,
     /// Going down, first step: stop reading, let what is in flight finish.
@@ -88,6 +91,7 @@ pub enum CoreReply {
     Quorum(Result<QuorumState, ErrorCode>),
     Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
     Groups(GroupResponse),
+    Logs(LogAnswer),
     Done,
 }
 
@@ -297,6 +301,7 @@ mod tests {
             CoreRequest::Produce(_)
             | CoreRequest::Read(_)
             | CoreRequest::ListOffsets(_)
+            | CoreRequest::Logs(_)
             | CoreRequest::DeleteRecords { .. } => 0,
         }
     }

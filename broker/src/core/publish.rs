@@ -49,6 +49,7 @@ fn publish(core: &Core) {
         storage: storage_figures(core),
         groups: core.groups().figures(),
         timelines: core.groups().timelines(),
+        lags: core.groups().lags(),
         ailments: ailments(core),
     });
 }

@@ -81,6 +81,7 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::Groups(request) => {
             responder.respond(CoreReply::Groups(groups::serve(&core, request, from)));
         }
+        CoreRequest::Logs(question) => groups::ends::serve(&core, question, responder),
         CoreRequest::ControllerReady => {
             later(&core, responder, async |core| core.controller_ready.wait().await)
         }

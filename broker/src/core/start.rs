@@ -23,7 +23,7 @@ use ringlog_shard::storage::{CoreStorage, Damage, ShardRecovery, StorageError, S
 use ringlog_shard::store::Store;
 use ringlog_shard::waiters::{Watch, Watchers};
 
-use super::groups::{Groups, upkeep};
+use super::groups::{Groups, lag, upkeep};
 use super::messages::{CoreReply, CoreRequest};
 use super::session_parts::SessionParts;
 use super::watches::{ForeignWatches, HomeWatches};
@@ -117,6 +117,7 @@ pub async fn run(io: Io, mut seat: CoreSeat) -> Result<(), StartError> {
     core.io.spawn(Priority::Background, async move { storage.keep_scrubbing(rate).await }).detach();
     core.io.spawn(Priority::Foreground, Groups::keep_time(Rc::clone(&core))).detach();
     core.io.spawn(Priority::Background, upkeep::keep_expiring(Rc::clone(&core))).detach();
+    core.io.spawn(Priority::Background, lag::keep_looking(Rc::clone(&core))).detach();
     if core.id == core.controller_core() {
         start_controller(&core, cluster_id).await?;
     }

@@ -179,6 +179,12 @@ impl GroupMachine {
         census
     }
 
+    /// Members of a group of either kind.
+    pub fn member_count(&self, group: &str) -> usize {
+        let classic = self.live.get(group).map(|group| group.members.len());
+        classic.or_else(|| Some(self.consumers.get(group)?.index.members)).unwrap_or(0)
+    }
+
     /// A group's offsets. One that does not exist has none, which is no error (`kafka.md` section 9), and the empty name is one as any
     /// other: clients from before groups had members commit to it.
     ///

@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use ringlog_protocol::api::ApiKey;
 
 use super::families::{ALWAYS, FAMILIES, Family, Type, Unit};
+use super::lags;
 use crate::observe::histogram::Log2Histogram;
 use crate::observe::metrics::ApiMetrics;
 use crate::observe::snapshot::ShardSnapshot;
@@ -33,6 +34,8 @@ pub struct ProcessFigures {
     /// Of all threads.
     pub cpu_seconds: f64,
     pub resident_bytes: u64,
+    /// Groups whose lag is shown by name, at most.
+    pub lag_groups_max: usize,
 }
 
 /// The text of one scrape, and its content type.
@@ -50,8 +53,8 @@ struct Scrape {
     shards: Vec<Arc<ShardSnapshot>>,
 }
 
-type Labels<'a> = &'a [(&'a str, &'a str)];
-type Encoded = Result<(), std::fmt::Error>;
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+pub(super) type Encoded = Result<(), std::fmt::Error>;
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Encoded {
@@ -75,6 +78,7 @@ impl Collector for Scrape {
             group.shards.iter().for_each(|shard| histogram.merge(&shard.storage.commit_latency));
             encode_histogram(&mut commit, &[("shard", &group.label)], &histogram)?;
         }
+        lags::encode(&mut encoder, &self.shards, self.process.lag_groups_max)?;
         self.encode_apis(&mut encoder)?;
         self.encode_errors(&mut encoder)
     }
@@ -264,6 +268,7 @@ mod tests {
 
     use ringlog_protocol::api;
     use ringlog_protocol::error_code::ErrorCode;
+    use ringlog_shard::limits::GROUP_LAGS_SHOWN_MAX;
 
     use super::*;
     use crate::observe::FinishedRequest;
@@ -276,6 +281,7 @@ mod tests {
         started_seconds: 1.5,
         cpu_seconds: 2.25,
         resident_bytes: 4096,
+        lag_groups_max: GROUP_LAGS_SHOWN_MAX,
     };
 
     /// A shard on which everything that can be counted was.
@@ -304,6 +310,7 @@ mod tests {
         snapshot.metrics.sent.sendfile_bytes = 77;
         snapshot.io.busy_ns = 1_500_000_000;
         snapshot.storage.commit_latency.record(200_000);
+        snapshot.lags = Some(Arc::new(lags::tests::busy_report(shard)));
         Arc::new(snapshot)
     }
 

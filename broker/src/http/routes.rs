@@ -70,6 +70,7 @@ async fn get_metrics(State(state): State<Arc<AdminState>>) -> Response {
         started_seconds: state.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
         cpu_seconds: cpu_seconds(),
         resident_bytes: resident_bytes().unwrap_or(0),
+        lag_groups_max: state.config.groups.lag_groups_max,
     };
     let (text, content_type) = metrics::encode(process, state.snapshots());
     ([(header::CONTENT_TYPE, content_type)], text).into_response()

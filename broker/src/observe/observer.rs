@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ringlog_protocol::api::ApiKey;
 use ringlog_protocol::error_code::ErrorCode;
@@ -15,6 +16,7 @@ use super::snapshot::{
 };
 use super::stage::StageClock;
 use super::timelines::Timelines;
+use crate::group::lag::LagReport;
 
 /// A request from which this much time or more is the broker's own also enters the flight record.
 const FLIGHT_SLOW_NS: u64 = 100_000_000;
@@ -57,6 +59,7 @@ pub struct Published {
     pub storage: StorageFigures,
     pub groups: GroupFigures,
     pub timelines: Timelines,
+    pub lags: Option<Arc<LagReport>>,
     pub ailments: Vec<String>,
 }
 
@@ -126,6 +129,7 @@ impl ShardObserver {
             storage: published.storage,
             groups: published.groups,
             timelines: published.timelines,
+            lags: published.lags,
             ailments: published.ailments,
             slow: slow.slowest(),
             flight: self.flight.events(),
@@ -171,6 +175,7 @@ mod tests {
             storage,
             groups,
             timelines: Timelines::default(),
+            lags: None,
             ailments,
         });
         let shown = slot.read();

@@ -11,6 +11,7 @@ use super::metrics::ShardMetrics;
 use super::slow::SlowRequest;
 use super::timelines::Timelines;
 use crate::group::Cause;
+use crate::group::lag::LagReport;
 
 /// All that a shard shows of itself at one moment: plain data, but for the timelines.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +28,8 @@ pub struct ShardSnapshot {
     pub groups: GroupFigures,
     /// The last rebalances of the shard's groups, as they are now.
     pub timelines: Timelines,
+    /// How far the shard's groups are behind, at the last look; `None` before the first.
+    pub lags: Option<Arc<LagReport>>,
     /// Why the shard serves only part of what it should; empty in health.
     pub ailments: Vec<String>,
     /// Slowest first.

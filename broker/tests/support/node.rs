@@ -12,6 +12,7 @@ use ringlog_broker::config::typed::Account;
 use ringlog_broker::config::{self, BrokerConfig};
 use ringlog_broker::core::start::{self, CoreSeat, Front, StorageSeat};
 use ringlog_broker::group::Rebalance;
+use ringlog_broker::http::metrics::{self, ProcessFigures};
 use ringlog_broker::observe::snapshot::{self, ShardSnapshot, SnapshotSlot};
 use ringlog_broker::process::stop::{Readiness, StopSignal};
 use ringlog_io::sim::{Host, Outcome, World};
@@ -61,6 +62,7 @@ pub struct Node {
     failure: Rc<RefCell<Option<String>>>,
     /// What each core shows, in order.
     shown: Vec<SnapshotSlot>,
+    lag_groups_max: usize,
     _directory: DataDirectory,
 }
 
@@ -107,7 +109,8 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
         };
         start_core(host, seat, Rc::clone(&running), Rc::clone(&failure));
     }
-    let node = Node { stop, running, failure, shown, _directory: directory };
+    let lag_groups_max = config.groups.lag_groups_max;
+    let node = Node { stop, running, failure, shown, lag_groups_max, _directory: directory };
     let heard = RefCell::new(None);
     let is_decided = || {
         *heard.borrow_mut() = serving.try_recv().ok();
@@ -193,6 +196,20 @@ impl Node {
     #[allow(dead_code, reason = "some test binaries have no groups")]
     pub fn timeline(&self, group: &str) -> Vec<Arc<Rebalance>> {
         self.shown.iter().flat_map(|slot| slot.read().timelines.of(group)).collect()
+    }
+
+    /// `/metrics`, of what each core published last.
+    #[allow(dead_code, reason = "most test binaries look at figures instead")]
+    pub fn scrape(&self) -> String {
+        let process = ProcessFigures {
+            version: "0",
+            is_ready: true,
+            started_seconds: 0.0,
+            cpu_seconds: 0.0,
+            resident_bytes: 0,
+            lag_groups_max: self.lag_groups_max,
+        };
+        metrics::encode(process, self.shown.iter().map(SnapshotSlot::read).collect()).0
     }
 
     /// Brings the node down as SIGTERM does. False if it did not end in time.

@@ -564,6 +564,16 @@ impl CoreStorage {
         Ok(log.plan_newest(limit).report_to(&self.inner().damage, log))
     }
 
+    /// Plans the search for the first record from offset `from` on and below `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError::UnknownLog`].
+    pub fn plan_first_from(&self, id: LogId, from: Offset, limit: Offset) -> Result<TimePlan, ReadError> {
+        let core = self.inner().core.borrow();
+        let log = core.log(id).ok_or(ReadError::UnknownLog)?;
+        Ok(log.plan_first_from(from, limit).report_to(&self.inner().damage, log))
+    }
+
     /// Whether appends must wait: for the journal, or for a checkpoint to free memory.
     #[must_use]
     pub fn is_full(&self) -> bool {

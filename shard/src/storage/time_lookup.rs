@@ -1,4 +1,5 @@
-//! Finding a record by its timestamp (ListOffsets, KIP-79 and KIP-734). A plan from memory, a run that may read files.
+//! Finding a record by its timestamp (ListOffsets, KIP-79 and KIP-734), and the time of one by its offset. A plan from memory, a run
+//! that may read files.
 
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ use ringlog_protocol::records::batch::BatchHeader;
 use ringlog_protocol::records::lookup::first_record_from;
 
 use super::damage::{DamageList, DamageReporter};
+use super::index::IndexPoint;
 use super::log::{Log, TailBatch};
 use super::read::ReadError;
 use super::scan::HeaderWalk;
 use super::segment::{Segment, SegmentHandle};
 use crate::limits::{LOOKUP_DECOMPRESSED_BYTES_MAX, WALK_SCAN_BYTES};
 
-/// A record found by its time.
+/// A record found by its time, or by its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeHit {
     pub offset: Offset,
@@ -24,11 +26,11 @@ pub struct TimeHit {
     pub leader_epoch: LeaderEpoch,
 }
 
-/// Looks for the first record, by offset, that is not older than a time.
+/// Looks for the first record, by offset, that is not older than a time; `i64::MIN` takes any.
 #[derive(Debug)]
 pub struct TimePlan {
     target_ms: i64,
-    /// The log's start: records before it are deleted, though their batch may still be there.
+    /// The log's start, or the offset sought: records before it are deleted, though their batch may still be there, or not wanted.
     from: Offset,
     limit: Offset,
     /// Segments whose file may hold it, oldest first.
@@ -65,10 +67,11 @@ impl Log {
         let mut candidates = self.segments.iter().filter(|segment| segment.max_timestamp >= target_ms);
         let Some(first) = candidates.next() else { return plan };
         plan.handle = Some(Arc::clone(&first.handle));
-        plan.files.extend(self.file_part(first, target_ms));
+        plan.files.extend(self.file_part(first, first.index.before_time(target_ms)));
         if first.base < self.log_start {
             // Its newest record may be one of those that were deleted.
-            plan.files.extend(candidates.next().and_then(|next| self.file_part(next, target_ms)));
+            let next = candidates.next();
+            plan.files.extend(next.and_then(|next| self.file_part(next, next.index.before_time(target_ms))));
         }
         let not_older = self.tail.iter().filter(|batch| {
             batch.end <= limit
@@ -81,11 +84,41 @@ impl Log {
         plan
     }
 
-    /// What of the segment's file may hold a record that is not older.
-    fn file_part(&self, segment: &Segment, target_ms: i64) -> Option<FilePart> {
-        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
-        let start = segment.index.before_time(target_ms);
-        if start.offset >= in_memory {
+    /// Plans the search for the first record from offset `from` on and below `limit`, of any time.
+    pub(crate) fn plan_first_from(&self, from: Offset, limit: Offset) -> TimePlan {
+        let from = from.max(self.log_start);
+        let mut plan = TimePlan {
+            target_ms: i64::MIN,
+            from,
+            limit,
+            files: Vec::new(),
+            memory: Vec::new(),
+            handle: None,
+            damage: None,
+        };
+        let Some(first) = self.segment_index(from).filter(|_| from < limit) else { return plan };
+        // Compaction may have left the first of them without a record behind `from`.
+        let segments = self.segments.range(first..).take(2);
+        plan.handle = self.segments.get(first).map(|segment| Arc::clone(&segment.handle));
+        if from < self.first_in_memory() {
+            plan.files = segments
+                .filter_map(|segment| self.file_part(segment, segment.index.at_or_before(from)))
+                .collect();
+        }
+        let tail = self.tail.range(self.tail_index(from).unwrap_or(0)..);
+        let behind = tail.filter(|batch| batch.end > from && batch.end <= limit);
+        plan.memory = behind.take(3).map(|batch| batch.bytes.clone()).collect();
+        plan
+    }
+
+    /// The first offset that no file needs to be read for.
+    fn first_in_memory(&self) -> Offset {
+        self.tail.front().map_or(self.log_end, |batch| batch.base)
+    }
+
+    /// What of the segment's file, from `start` on, may hold what is sought.
+    fn file_part(&self, segment: &Segment, start: IndexPoint) -> Option<FilePart> {
+        if start.offset >= self.first_in_memory() {
             return None;
         }
         let first_in_memory = self.tail.iter().find(|batch| batch.segment_base == segment.base);
@@ -96,7 +129,7 @@ impl Log {
     /// Plans the search for the first record below `limit` with the largest timestamp. Where batches of the last
     /// segment are still uncommitted the maximum of those before is known to within one index interval.
     pub(crate) fn plan_newest(&self, limit: Offset) -> TimePlan {
-        let in_memory = self.tail.front().map_or(self.log_end, |batch| batch.base);
+        let in_memory = self.first_in_memory();
         let committed = self.tail.iter().filter(|batch| batch.end <= limit).map(max_timestamp_of);
         let in_files = self.segments.iter().map(|segment| {
             if segment.max_timestamp_batch < in_memory {

@@ -203,6 +203,8 @@ fn the_newest_record_of_each_key_is_left_and_a_restart_finds_the_same() {
         let next = records.range(missing..).next().copied();
         let plan = storage.plan_time_lookup(id, TIME + missing, end).expect("open");
         assert_eq!(plan.run(&io).await.expect("sound").map(|hit| hit.offset.0), next);
+        let plan = storage.plan_first_from(id, Offset(missing), end).expect("open");
+        assert_eq!(plan.run(&io).await.expect("sound").map(|hit| hit.offset.0), next, "by its offset");
         assert_eq!(storage.scrub(1 << 30).await.errors, 0);
         assert_eq!(storage.log(id).epochs(), epochs);
         drop(storage);

@@ -333,6 +333,12 @@ fn time_lookup_finds_the_record_in_files_and_in_memory() {
                 storage.plan_time_lookup(id, target, end).expect("open").run(&io).await.expect("lookup");
             let hit = hit.expect("there is one");
             assert_eq!((hit.offset, hit.timestamp), (Offset(offset), target));
+            let plan = storage.plan_first_from(id, Offset(offset), end).expect("open");
+            assert_eq!(plan.run(&io).await.expect("lookup"), Some(hit), "by its offset");
+        }
+        for (from, limit) in [(end, end), (Offset(4499), Offset(4499)), (Offset(9000), Offset(9001))] {
+            let plan = storage.plan_first_from(id, from, limit).expect("open");
+            assert_eq!(plan.run(&io).await.expect("lookup"), None, "{from:?} to {limit:?}");
         }
         let newest = storage
             .plan_newest(id, end)

@@ -12,9 +12,10 @@ use ringlog_bench::client::reading::visit_records;
 use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
-use super::progress::{CatchUp, Look, Overtaken, Trend, duration_text};
+use super::durations::duration_text;
 use super::timeline::{self, Timeline};
 use super::{GroupError, Outcome, align_right, new_table, plural, rendered};
+use crate::group::progress::{CatchUp, Look, Overtaken, Progress, Trend};
 
 /// The config that limits the age of records.
 const RETENTION: &str = "retention.ms";
@@ -75,6 +76,8 @@ struct PartitionRow {
     client_id: Option<String>,
     #[serde(skip)]
     look: Option<Look>,
+    #[serde(skip)]
+    overtaken: Overtaken,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -155,8 +158,9 @@ async fn report(client: &Client, group: &str, trend: Option<u32>) -> Result<Repo
 }
 
 fn trend_of(first: &BTreeMap<Place, Look>, second: &[PartitionRow], seconds: u32, lag: i64) -> TrendRow {
-    let pairs = second.iter().filter_map(|row| Trend::between(*first.get(&row.place())?, row.look?));
-    let trend = pairs.fold(Trend::default(), Trend::and);
+    let second: BTreeMap<Place, Look> =
+        second.iter().filter_map(|row| Some((row.place(), row.look?))).collect();
+    let trend = Trend::over(first, second.iter().map(|(place, look)| (place, *look))).unwrap_or_default();
     TrendRow {
         seconds,
         produced_per_second: trend.produced,
@@ -170,13 +174,14 @@ fn trend_of(first: &BTreeMap<Place, Look>, second: &[PartitionRow], seconds: u32
 }
 
 fn total(rows: &[PartitionRow]) -> Total {
-    Total {
-        lag_records: rows.iter().filter_map(|row| row.lag_records).sum(),
-        lag_ms: rows.iter().filter_map(|row| row.lag_ms).max(),
-        retention_in_ms: rows.iter().filter_map(|row| row.retention_in_ms).min(),
-        lost_records: rows.iter().map(|row| row.lost_records).sum(),
-        trend: None,
+    let mut progress = Progress::default();
+    for row in rows {
+        if let Some(look) = row.look {
+            progress.add(look, row.lag_ms, row.overtaken);
+        }
     }
+    let Progress { lag_records, lag_ms, retention_in_ms, lost_records } = progress;
+    Total { lag_records, lag_ms, retention_in_ms, lost_records, trend: None }
 }
 
 impl PartitionRow {
@@ -275,6 +280,7 @@ async fn row(
         member: owner.map(|member| member.id.clone()),
         client_id: owner.map(|member| member.client_id.clone()),
         look,
+        overtaken,
     })
 }
 
@@ -412,6 +418,7 @@ mod tests {
             member: Some("consumer-1".to_owned()),
             client_id: None,
             look: committed.map(|committed| Look { at_ms: 0, committed, end: latest }),
+            overtaken: lag_ms.map_or(Overtaken::Never, |lag_ms| Overtaken::InMs(3_600_000 - lag_ms)),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::progress::duration_text;
+use super::durations::duration_text;
 use super::{new_table, plural, rendered};
 use crate::process::escape::escaped;
 

@@ -1,5 +1,7 @@
 //! The keys of groups and transactions.
 
+use ringlog_shard::limits::GROUP_LAGS_SHOWN_MAX;
+
 use super::{I32_MAX, KIB, ONE_NODE, built, bytes, integer, milliseconds, not_built};
 use crate::config::keys::{Key, Kind};
 
@@ -117,6 +119,18 @@ pub(super) const KEYS: &[Key] = &[
         "bidirectional",
         "Which groups may change their protocol while they work: to that of KIP-848 (`upgrade`), back to the classic one \
          (`downgrade`), both, or none.",
+    ),
+    built(
+        "ringlog.group.lag.interval.ms",
+        milliseconds(0, I32_MAX),
+        "10000",
+        "How often each shard looks how far its consumer groups are behind, for /metrics; at least 1000 ms, 0: never.",
+    ),
+    built(
+        "ringlog.group.lag.max.groups",
+        integer(0, GROUP_LAGS_SHOWN_MAX as i64),
+        "32",
+        "Consumer groups whose lag /metrics shows by name, those that lag most. The others count in the sums.",
     ),
     not_built(
         "transaction.state.log.num.partitions",

@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringlog_protocol::error_code::ErrorCode;
 
 use super::Groups;
+use crate::group::lag::LagReport;
 use crate::group::{Cause, Census, CommitReply, GroupId, Rebalance};
 use crate::observe::snapshot::GroupFigures;
 use crate::observe::timelines::Timelines;
@@ -94,6 +96,11 @@ impl Groups {
             rebalances: counts.rebalances.get(),
             rebalance_ns: counts.rebalance_ns.get(),
         }
+    }
+
+    /// What the last look at lags came to; `None` before the first.
+    pub(crate) fn lags(&self) -> Option<Arc<LagReport>> {
+        self.lags.borrow().clone()
     }
 
     /// Counts, logs and remembers a rebalance that ended.

@@ -69,6 +69,7 @@ fn start_node(plan: NodePlan, obeys: bool) -> Result<RunningNode, StartError> {
             storage,
             groups: GroupFigures::default(),
             timelines: timelines.shared(),
+            lags: None,
             ailments: Vec::new(),
         });
     }
