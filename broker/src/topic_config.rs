@@ -51,6 +51,9 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     Built,
+    /// Any value is taken and shown, and none changes anything: what it asks for is met already, for this reason. Tools that copy all
+    /// configs of a topic set such keys.
+    Met(&'static str),
     /// Not built, for this reason; its default is what happens anyway.
     DefaultOnly(&'static str),
     /// Not accepted at all.

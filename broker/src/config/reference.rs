@@ -32,6 +32,9 @@ fn topic_keys(page: &mut String) {
         let server = key.server.map(|server| format!("`{server}`")).unwrap_or_default();
         let allowed = match key.effect {
             topic_config::Effect::Built => cell(&key.kind.allowed()),
+            topic_config::Effect::Met(why) => {
+                format!("{}, and none changes anything: {}", cell(&key.kind.allowed()), cell(why))
+            }
             topic_config::Effect::DefaultOnly(why) => format!("its default only: {}", cell(why)),
             topic_config::Effect::Refused(why) => format!("nothing: {}", cell(why)),
         };

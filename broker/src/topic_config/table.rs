@@ -8,7 +8,7 @@ const MIB: i64 = 1 << 20;
 
 const TIERING: &str = "tiered storage is not built yet";
 const RECOMPRESSION: &str = "recompression is not built yet: batches stay as the producer compressed them";
-const FLUSH: &str = "an acknowledged record is always durable first, so there is nothing to schedule";
+const FLUSH: &str = "an acknowledged record is always durable first, which is sooner than any of them";
 const REPLICATION: &str = "replication is not built yet: each partition has one replica";
 
 const fn built(
@@ -19,6 +19,18 @@ const fn built(
     doc: &'static str,
 ) -> TopicKey {
     TopicKey { name, kind, default, server: Some(server), effect: Effect::Built, doc }
+}
+
+/// Accepted, shown, and without effect.
+const fn met(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    server: &'static str,
+    why: &'static str,
+    doc: &'static str,
+) -> TopicKey {
+    TopicKey { name, kind, default, server: Some(server), effect: Effect::Met(why), doc }
 }
 
 /// Accepted at its default only.
@@ -52,9 +64,9 @@ pub(super) const ALL: &[TopicKey] = &[
     later("compression.zstd.level", integer(-131_072, 22), "3", Some("compression.zstd.level"), RECOMPRESSION, "Level of zstd where the broker compresses."),
     built("delete.retention.ms", integer(0, i64::MAX), "86400000", "log.cleaner.delete.retention.ms", "How long a tombstone stays after the first compaction that saw it, in milliseconds."),
     later("errors.deadletterqueue.group.enable", Kind::Boolean, "false", None, "share groups are not built yet", "Whether share groups may write records that they reject to this topic."),
-    later("file.delete.delay.ms", integer(0, i64::MAX), "60000", Some("log.segment.delete.delay.ms"), "files go once the deletion is durable, and readers keep those that they hold", "Wait before the file of a deleted segment goes, in milliseconds."),
-    later("flush.messages", integer(1, i64::MAX), NO_END, Some("log.flush.interval.messages"), FLUSH, "Records between two flushes of the log."),
-    later("flush.ms", integer(0, i64::MAX), NO_END, Some("log.flush.interval.ms"), FLUSH, "Time between two flushes of the log, in milliseconds."),
+    met("file.delete.delay.ms", integer(0, i64::MAX), "60000", "log.segment.delete.delay.ms", "files go once the deletion is durable, and readers keep those that they hold", "Wait before the file of a deleted segment goes, in milliseconds."),
+    met("flush.messages", integer(1, i64::MAX), NO_END, "log.flush.interval.messages", FLUSH, "Records between two flushes of the log."),
+    met("flush.ms", integer(0, i64::MAX), NO_END, "log.flush.interval.ms", FLUSH, "Time between two flushes of the log, in milliseconds."),
     later("follower.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION, "Replicas whose fetching is throttled."),
     built("index.interval.bytes", integer(0, I32_MAX), "4096", "log.index.interval.bytes", "Log bytes between two entries of the offset index."),
     later("leader.replication.throttled.replicas", Kind::Replicas, "", None, REPLICATION, "Replicas whose sending is throttled."),
@@ -68,7 +80,7 @@ pub(super) const ALL: &[TopicKey] = &[
     built("min.cleanable.dirty.ratio", Kind::Fraction, "0.5", "log.cleaner.min.cleanable.ratio", "A log is compacted once a larger share of its closed segments than this was never compacted."),
     built("min.compaction.lag.ms", integer(0, i64::MAX), "0", "log.cleaner.min.compaction.lag.ms", "Shortest time that a record stays uncompacted, in milliseconds."),
     later("min.insync.replicas", integer(1, I32_MAX), "1", Some("min.insync.replicas"), REPLICATION, "Replicas that must hold a record durably before acks=all is answered."),
-    later("preallocate", Kind::Boolean, "false", Some("log.preallocate"), "segments are extended ahead of their length already", "Whether a segment's file gets its full size at once."),
+    met("preallocate", Kind::Boolean, "false", "log.preallocate", "segments are extended ahead of their length anyway", "Whether a segment's file gets its full size at once."),
     later("remote.copy.lag.bytes", integer(-1, i64::MAX), "-1", Some("log.remote.copy.lag.bytes"), TIERING, "Bytes that tiered storage may be behind; -1: none wait."),
     later("remote.copy.lag.ms", integer(0, i64::MAX), "0", Some("log.remote.copy.lag.ms"), TIERING, "Time that tiered storage may be behind, in milliseconds."),
     later("remote.log.copy.disable", Kind::Boolean, "false", None, TIERING, "Whether tiered storage only reads."),
@@ -85,7 +97,7 @@ pub(super) const ALL: &[TopicKey] = &[
         doc: "What acks=all promises: strict means durable on the commit quorum before the acknowledgement.",
     },
     built("segment.bytes", integer(MIB, I32_MAX), "1073741824", "log.segment.bytes", "A segment is closed when it would grow beyond this many bytes."),
-    later("segment.index.bytes", integer(4, I32_MAX), "10485760", Some("log.index.size.max.bytes"), "the offset index is in memory and bounded by its segment", "Size of Kafka's index file, in bytes."),
+    met("segment.index.bytes", integer(4, I32_MAX), "10485760", "log.index.size.max.bytes", "the offset index is in memory and bounded by its segment", "Size of Kafka's index file, in bytes."),
     built("segment.jitter.ms", integer(0, i64::MAX), "0", "log.roll.jitter.ms", "A segment is closed up to so many milliseconds earlier, at random."),
     built("segment.ms", integer(1, i64::MAX), "604800000", "log.roll.ms", "Age in milliseconds at which a segment is closed."),
     later("unclean.leader.election.enable", Kind::Boolean, "false", Some("unclean.leader.election.enable"), REPLICATION, "Whether a replica that lags may lead."),

@@ -87,16 +87,17 @@ fn what_is_not_built_is_accepted_at_its_default_only() {
     for key in keys() {
         let at_default = check(key.name, Some(key.default));
         match key.effect {
-            Effect::Built | Effect::DefaultOnly(_) => assert_eq!(at_default, Ok(()), "{}", key.name),
+            Effect::Built | Effect::Met(_) | Effect::DefaultOnly(_) => {
+                assert_eq!(at_default, Ok(()), "{}", key.name)
+            }
             Effect::Refused(_) => assert!(at_default.is_err(), "{}", key.name),
         }
     }
     for (key, value) in [
-        ("file.delete.delay.ms", "1"),
         ("local.retention.ms", "1"),
         ("compression.type", "gzip"),
         ("min.insync.replicas", "2"),
-        ("preallocate", "true"),
+        ("remote.storage.enable", "true"),
         ("leader.replication.throttled.replicas", "*"),
     ] {
         assert!(matches!(check(key, Some(value)), Err(TopicConfigError::NotBuilt { .. })), "{key}={value}");
@@ -104,9 +105,26 @@ fn what_is_not_built_is_accepted_at_its_default_only() {
 }
 
 #[test]
+fn what_is_met_anyway_is_accepted_at_any_legal_value() {
+    for (key, legal, illegal) in [
+        ("file.delete.delay.ms", "10000", "-1"),
+        ("flush.messages", "1", "0"),
+        ("flush.ms", "1000", "-1"),
+        ("preallocate", "true", "yes"),
+        ("segment.index.bytes", "4096", "3"),
+    ] {
+        assert_eq!(check(key, Some(legal)), Ok(()), "{key}={legal}");
+        assert!(
+            matches!(check(key, Some(illegal)), Err(TopicConfigError::Invalid { .. })),
+            "{key}={illegal}"
+        );
+    }
+}
+
+#[test]
 fn the_same_value_in_another_spelling_is_still_the_default() {
     for (key, value) in
-        [("preallocate", "FALSE"), ("retention.ms", "+604800000"), ("file.delete.delay.ms", "+60000")]
+        [("remote.storage.enable", "FALSE"), ("retention.ms", "+604800000"), ("min.insync.replicas", "+1")]
     {
         assert_eq!(check(key, Some(value)), Ok(()), "{key}={value}");
     }
@@ -130,9 +148,9 @@ fn a_refusal_names_key_value_range_and_what_to_do() {
          correct it, or leave it out to use the default"
     );
     assert_eq!(
-        refusal("preallocate", "true"),
-        "value 'true' of topic config 'preallocate' is refused: segments are extended ahead of their length already; set it to \
-         'false', or leave it out"
+        refusal("remote.storage.enable", "true"),
+        "value 'true' of topic config 'remote.storage.enable' is refused: tiered storage is not built yet; set it to 'false', \
+         or leave it out"
     );
     let null = check("segment.bytes", None).expect_err("null is no value").to_string();
     assert!(null.starts_with("topic config 'segment.bytes' has no value"), "{null}");
@@ -256,13 +274,15 @@ fn each_effective_config_tells_where_it_comes_from() {
     let settings = [setting("log.index.interval.bytes", "100")];
     let (node, cluster) = (overrides(&[("log.retention.ms", "7")]), overrides(&[("message.max.bytes", "9")]));
     let layers = Layers { node: &node, cluster: &cluster, settings: &settings };
-    let all = effective(&defaults, &layers, &overrides(&[("segment.bytes", " 1048576")]));
+    let own = overrides(&[("segment.bytes", " 1048576"), ("file.delete.delay.ms", "10000")]);
+    let all = effective(&defaults, &layers, &own);
     let of = |name: &str| {
         let config = all.iter().find(|config| config.name == name).expect("every key is reported");
         (config.value.as_str(), config.source)
     };
     assert_eq!(all.len(), 36);
     assert_eq!(of("segment.bytes"), ("1048576", ConfigSource::Topic));
+    assert_eq!(of("file.delete.delay.ms"), ("10000", ConfigSource::Topic), "without effect, and shown");
     assert_eq!(of("retention.ms"), ("7", ConfigSource::Node));
     assert_eq!(of("max.message.bytes"), ("9", ConfigSource::Cluster));
     assert_eq!(of("index.interval.bytes"), ("100", ConfigSource::Static));
