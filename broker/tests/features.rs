@@ -3,14 +3,11 @@
 //! by kill -9: zstd over, for each file, length of the name u32, name, length u64, bytes; little-endian.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
 
+use process::Broker;
 use ringlog_protocol::api::ApiKey;
 use ringlog_protocol::error_code::ErrorCode;
-use ringlog_protocol::frame::{Answer, RequestHeader};
 use ringlog_protocol::messages::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use ringlog_protocol::messages::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
@@ -21,61 +18,20 @@ use ringlog_protocol::messages::incremental_alter_configs::{
 use ringlog_protocol::messages::update_features::{
     FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse,
 };
-use ringlog_protocol::wire::{EncodeError, Piece, Reader, Writer};
+use ringlog_protocol::wire::Reader;
 use serde_json::{Value, json};
+
+mod process;
 
 const FORMAT: &str = "ringlog.metadata.version";
 const OLD_DIRECTORY: &[u8] = include_bytes!("golden/metadata-format-1.zst");
 
-/// A broker that ends with the test.
-struct Broker {
-    child: Child,
-    address: String,
-}
-
-fn ringlog(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringlog"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RINGLOG_")) {
-        command.env_remove(name);
-    }
-    command.args(arguments);
-    command
+/// With a snapshot after nearly every change: levels must be in it.
+fn start(directory: &Path) -> Broker {
+    Broker::start(directory, &["--set", "metadata.log.max.record.bytes.between.snapshots=1"])
 }
 
 impl Broker {
-    fn start(directory: &Path) -> Broker {
-        let directory = directory.to_str().expect("temporary paths are text");
-        let mut command =
-            ringlog(&["broker", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);
-        command.args(["--memory", "128MiB", "--ready-fd", "1", "--data-dir", directory]);
-        // A snapshot after nearly every change: levels must be in it.
-        command.args(["--set", "metadata.log.max.record.bytes.between.snapshots=1"]);
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
-        let ready: Value = serde_json::from_str(&line).expect("a ready line");
-        let address = ready["listeners"][0]["bound"].as_str().expect("an address").to_owned();
-        Broker { child, address }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        ringlog(arguments).args(["-b", &self.address]).output().expect("the binary runs")
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    }
-
-    /// What it says on standard error, after failing with 1.
-    fn refuses(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        String::from_utf8(output.stderr).expect("text")
-    }
-
     fn features(&self) -> Value {
         self.json(&["cluster", "features", "-o", "json"])
     }
@@ -120,30 +76,6 @@ impl Broker {
         (told.error_code, told.error_message.unwrap_or_default().to_owned())
     }
 
-    /// One request on a connection of its own; the body of the answer.
-    fn call(
-        &self,
-        api: ApiKey,
-        api_version: i16,
-        body: impl FnOnce(&mut Writer, i16) -> Result<(), EncodeError>,
-    ) -> Vec<u8> {
-        let (correlation_id, client_id) = (7, Some("test"));
-        let header = RequestHeader { api, api_version, correlation_id, client_id, answer: Answer::Serve };
-        let mut writer = Writer::frame(256);
-        header.encode(&mut writer).and_then(|()| body(&mut writer, api_version)).expect("a legal request");
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        for piece in writer.finish_frame().expect("it is short") {
-            let Piece::Bytes(bytes) = piece else { panic!("requests are in memory") };
-            stream.write_all(&bytes).expect("it reads");
-        }
-        let mut length = [0; 4];
-        stream.read_exact(&mut length).expect("an answer");
-        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
-        stream.read_exact(&mut frame).expect("a whole answer");
-        let header_bytes = if api.api().response_header_version(api_version) == 1 { 5 } else { 4 };
-        frame.split_off(header_bytes)
-    }
-
     /// Error number, whether there is a text, and the features with a result.
     fn update(&self, update: FeatureUpdateKey<'_>, version: i16) -> (i16, bool, Vec<String>) {
         let request =
@@ -155,18 +87,6 @@ impl Broker {
         let names = told.results.iter().map(|result| result.feature.to_owned());
         (told.error_code, told.error_message.is_some(), names.collect())
     }
-
-    fn kill(mut self) {
-        self.child.kill().expect("it runs");
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It has ended already where the test killed it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn directory() -> tempfile::TempDir {
@@ -176,7 +96,7 @@ fn directory() -> tempfile::TempDir {
 #[test]
 fn a_new_cluster_reports_what_is_built_and_runs_the_newest_levels() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     let mut epochs = Vec::new();
     for version in 0..=5 {
         let named = ApiVersionsRequest {
@@ -216,7 +136,7 @@ fn a_new_cluster_reports_what_is_built_and_runs_the_newest_levels() {
 #[test]
 fn updates_are_answered_in_every_version_and_refused_with_the_reason() {
     let directory = directory();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     for version in 0..=2 {
         let update = |feature, max_version_level| FeatureUpdateKey {
             feature,
@@ -280,7 +200,7 @@ fn check_old_contents(broker: &Broker) {
 fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_asked() {
     let directory = directory();
     unpack_old(directory.path());
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     check_old_contents(&broker);
     assert_eq!(broker.level(), json!(1));
     assert_eq!(broker.join_as_consumer(), ErrorCode::UnsupportedVersion);
@@ -296,7 +216,7 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
     assert_eq!(dry, json!({ "dry_run": true, "features": raised }));
     assert_eq!(broker.level(), json!(1));
     broker.kill();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     assert_eq!(broker.level(), json!(1), "a start raises nothing");
     let before = broker.features()["epoch"].as_i64();
     let done = broker.json(&upgrade);
@@ -312,7 +232,7 @@ fn a_directory_of_the_first_format_opens_keeps_its_level_and_is_raised_when_aske
         broker.json(&["topic", "delete", name, "-y", "-o", "json"]);
     }
     broker.kill();
-    let broker = Broker::start(directory.path());
+    let broker = start(directory.path());
     assert_eq!(broker.level(), json!(4));
     check_old_contents(&broker);
 }
