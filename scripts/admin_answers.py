@@ -474,7 +474,7 @@ def tool_cases(address):
         ("configs: delete", "Completed updating config", ["ConfigCommand", "--alter", *topic, "--delete-config", "retention.ms,segment.ms"]),
         ("configs: set of a broker", "Completed updating config", ["ConfigCommand", "--alter", *broker, "--add-config", "log.retention.ms=60000"]),
         ("configs: describe of a broker", "log.retention.ms=60000", ["ConfigCommand", "--describe", *broker]),
-        ("configs: read-only of a broker", "Cannot update these configs dynamically", [
+        ("configs: read-only of a broker", "cannot change while the broker runs", [
             "ConfigCommand", "--alter", *broker, "--add-config", "node.id=3"]),
         ("configs: set of a group", "Completed updating config", [
             "ConfigCommand", "--alter", *group, "--add-config", "consumer.heartbeat.interval.ms=7000"]),
@@ -485,12 +485,12 @@ def tool_cases(address):
             "ConfigCommand", "--alter", *group, "--delete-config", "consumer.heartbeat.interval.ms"]),
         ("partitions: more", "", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "5"]),
         ("partitions: described", "PartitionCount: 5", ["TopicCommand", "--describe", "--topic", NAME]),
-        ("partitions: fewer", "would not be an increase", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "4"]),
+        ("partitions: fewer", "never fewer again", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "4"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
         ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),
         ("features: upgrade", "was upgraded to 4", ["FeatureCommand", "upgrade", "--feature", f"{feature_answers.FORMATS[1]}=4"]),
-        ("features: downgrade", "Refusing to perform the requested downgrade", [
+        ("features: downgrade", "it would lose metadata", [
             "FeatureCommand", "downgrade", "--feature", f"{feature_answers.FORMATS[1]}=1"]),
     ]:
         said = tool(address, *command)

@@ -152,10 +152,13 @@ fn updates_are_answered_in_every_version_and_refused_with_the_reason() {
         assert_eq!(broker.update(down, version), (95, true, vec![]));
     }
     for (arguments, text) in [
-        (vec!["upgrade", "no.such=1"], "does not support this feature"),
-        (vec!["upgrade", "ringlog.metadata.version=9"], "only supports versions 1-4"),
-        (vec!["downgrade", "ringlog.metadata.version=1"], "Refusing to perform the requested downgrade"),
-        (vec!["downgrade", "ringlog.metadata.version=1", "--allow-loss"], "Unsafe metadata downgrade"),
+        (vec!["upgrade", "no.such=1"], "broker 1 has no such feature"),
+        (vec!["upgrade", "ringlog.metadata.version=9"], "runs levels 1 to 4"),
+        (vec!["downgrade", "ringlog.metadata.version=1"], "it would lose metadata"),
+        (
+            vec!["downgrade", "ringlog.metadata.version=1", "--allow-loss"],
+            "downgrades that lose metadata are not built",
+        ),
     ] {
         let said = broker.refuses(&[["cluster", "features"].as_slice(), &arguments].concat());
         assert!(said.contains(text) && said.contains("INVALID_UPDATE_VERSION"), "{said}");

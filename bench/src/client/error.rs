@@ -139,7 +139,7 @@ mod tests {
             api: "CreateTopics",
             subject: "topic 'a b'".to_owned(),
             code: 17,
-            message: Some("Topic name is invalid: ' '".to_owned()),
+            message: Some("The topic name ' ' holds what none may".to_owned()),
         };
         let text = error.to_string();
         for part in [
@@ -148,7 +148,7 @@ mod tests {
             "127.0.0.1:9092",
             "INVALID_TOPIC_EXCEPTION",
             "17",
-            "Topic name is invalid",
+            "The topic name ' '",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -20,8 +20,7 @@ pub struct RuntimeSettings {
 pub enum DynamicConfigError {
     #[error("unknown broker config '{key}'{}", hint(*.suggestion))]
     Unknown { key: String, suggestion: Option<&'static str> },
-    /// Kafka's words first.
-    #[error("Cannot update these configs dynamically: [{key}]: {why}")]
+    #[error("broker config '{key}' cannot change while the broker runs: {why}")]
     Fixed { key: &'static str, why: &'static str },
     #[error("value '{value}' of broker config '{key}' is refused: {problem}; it takes {allowed}")]
     Invalid { key: &'static str, value: String, problem: String, allowed: String },
@@ -218,7 +217,7 @@ mod tests {
     fn what_needs_a_restart_is_refused_with_the_reason() {
         for name in ["node.id", "num.partitions", "num.io.threads", "broker.id", "min.insync.replicas"] {
             let text = refusal(name, "1");
-            let words = format!("Cannot update these configs dynamically: [{name}]: ");
+            let words = format!("broker config '{name}' cannot change while the broker runs: ");
             assert!(text.starts_with(&words), "{text}");
         }
         assert!(refusal("num.partitions", "1").contains("start it again"));

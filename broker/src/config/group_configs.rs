@@ -58,20 +58,20 @@ const NOT_BUILT: [(&str, &str); 4] = [
 /// Why configs of a group are refused (INVALID_CONFIG, 40): in Kafka's words where it refuses them too, with what is behind them.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GroupConfigError {
-    #[error("Unknown group config name: {key}")]
+    #[error("unknown group config '{key}'")]
     Unknown { key: String },
-    #[error("Group config {key} is refused: {why}.")]
+    #[error("group config '{key}' is refused: {why}")]
     NotBuilt { key: String, why: &'static str },
-    #[error("Invalid value {value} for configuration {key}: Not a number of type INT")]
+    #[error("value '{value}' of group config '{key}' is refused: it takes a whole number of 32 bits")]
     NotANumber { key: &'static str, value: String },
     #[error(
-        "{} must be in the range {least} to {most} inclusive. It is {value}; {} and {} of the broker are the range.",
+        "group config {} takes {least} to {most}, not {value}: {} and {} of the broker are the range",
         key.name, key.least, key.most
     )]
     OutOfRange { key: &'static GroupKey, value: i32, least: i32, most: i32 },
     #[error(
-        "{SESSION} must be greater than {HEARTBEAT}. They are {session_ms} and {heartbeat_ms}; where the group has none, \
-         the broker's group.{SESSION} and group.{HEARTBEAT} count."
+        "{SESSION} {session_ms} is not more than {HEARTBEAT} {heartbeat_ms}: raise the one or lower the other; where the \
+         group has none, the broker's group.{SESSION} and group.{HEARTBEAT} count"
     )]
     SessionTooShort { session_ms: i32, heartbeat_ms: i32 },
 }
@@ -204,14 +204,14 @@ mod tests {
     #[test]
     fn what_a_group_cannot_have_is_refused() {
         for (name, text, words) in [
-            ("no.such", "1", "Unknown group config name: no.such"),
-            ("retention.ms", "1", "Unknown group config name"),
+            ("no.such", "1", "unknown group config 'no.such'"),
+            ("retention.ms", "1", "unknown group config"),
             ("share.session.timeout.ms", "45000", "share groups are not built"),
             ("streams.num.standby.replicas", "1", "streams groups are not built"),
             ("consumer.assignor.offload.enable", "true", "always computed"),
-            (HEARTBEAT, "", "Not a number of type INT"),
-            (HEARTBEAT, "5s", "Invalid value 5s for configuration consumer.heartbeat.interval.ms"),
-            (SESSION, "2147483648", "Not a number of type INT"),
+            (HEARTBEAT, "", "whole number of 32 bits"),
+            (HEARTBEAT, "5s", "value '5s' of group config 'consumer.heartbeat.interval.ms'"),
+            (SESSION, "2147483648", "whole number of 32 bits"),
         ] {
             let text = check(name, text).expect_err(name).to_string();
             assert!(text.contains(words), "{text}");
@@ -230,9 +230,9 @@ mod tests {
         }
         for value in ["4999", "15001", "-1"] {
             let told = format!(
-                "{HEARTBEAT} must be in the range 5000 to 15000 inclusive. It is {value}; \
+                "group config {HEARTBEAT} takes 5000 to 15000, not {value}: \
                  group.consumer.min.heartbeat.interval.ms and group.consumer.max.heartbeat.interval.ms of the broker are \
-                 the range."
+                 the range"
             );
             assert_eq!(check(&[(HEARTBEAT, value)], &[]), Err(told));
         }
@@ -244,8 +244,8 @@ mod tests {
         let low = [set("group.consumer.min.session.timeout.ms", "1000")];
         let short = |value| {
             Err(format!(
-                "{SESSION} must be greater than {HEARTBEAT}. They are {value} and {value}; where the group has none, the \
-                 broker's group.{SESSION} and group.{HEARTBEAT} count."
+                "{SESSION} {value} is not more than {HEARTBEAT} {value}: raise the one or lower the other; where the group has none, the \
+                 broker's group.{SESSION} and group.{HEARTBEAT} count"
             ))
         };
         assert_eq!(check(&[(SESSION, "5000")], &low), short(5000), "the broker's interval counts");

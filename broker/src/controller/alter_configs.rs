@@ -18,7 +18,7 @@ use super::create_topics::{check_config, check_together};
 use super::features::{FORMAT, FORMAT_WITH_GROUP_CONFIGS};
 use super::image::TopicImage;
 use super::machine::MetadataMachine;
-use super::names::check_topic_name;
+use super::names::{check_topic_name, no_topic};
 use super::request::{AlterConfigs, AlteredResource, ConfigChange, ConfigStep, ControllerReply, Refusal};
 use crate::config::dynamic::{self, DynamicConfigError};
 use crate::config::group_configs::{self, GroupConfigError};
@@ -71,7 +71,7 @@ impl MetadataMachine {
             .iter()
             .map(|resource| {
                 if counts.get(&(resource.kind, resource.name.as_str())).is_some_and(|count| *count > 1) {
-                    return Err(invalid("Each resource must appear at most once."));
+                    return Err(invalid("The request names a resource twice: name each once."));
                 }
                 let Some(record) = self.alter_one(resource)? else { return Ok(()) };
                 if bytes + record.len() > MACHINE_PROPOSAL_BYTES_MAX {
@@ -137,12 +137,14 @@ impl MetadataMachine {
     fn target<'a>(&'a self, resource: &'a AlteredResource) -> Result<Target<'a>, Refusal> {
         let name = resource.name.as_str();
         match resource.kind {
-            resource::TOPIC if name.is_empty() => Err(invalid("Default topic resources are not allowed.")),
+            resource::TOPIC if name.is_empty() => {
+                Err(invalid("A topic has a name; defaults of topics are configs of brokers."))
+            }
             resource::TOPIC => {
                 check_topic_name(name)
                     .map_err(|text| Refusal::new(ErrorCode::InvalidTopicException, text))?;
                 self.image.topic(name).map(Target::Topic).ok_or_else(|| {
-                    let text = format!("The topic '{name}' does not exist.");
+                    let text = no_topic(name);
                     Refusal::new(ErrorCode::UnknownTopicOrPartition, text)
                 })
             }
@@ -155,7 +157,7 @@ impl MetadataMachine {
     /// The group that a GROUP resource names, whether there is one or not, as in Kafka.
     fn group_of<'a>(&self, name: &'a str) -> Result<&'a str, Refusal> {
         if name.is_empty() {
-            return Err(invalid("Default group resources are not allowed."));
+            return Err(invalid("A group has a name; defaults of groups are settings of the broker."));
         }
         if name.len() > GROUP_TEXT_BYTES_MAX {
             return Err(invalid(format!(
@@ -215,7 +217,9 @@ impl MetadataMachine {
                 let list = self.edited_list(target, configs, step, value)?;
                 self.set(target, configs, key, &list)
             }
-            other => Err(invalid(format!("Unknown operation type {other} for config '{}'.", quoted(key)))),
+            other => {
+                Err(invalid(format!("{other} is no operation on config '{}': 0 to 3 are.", quoted(key))))
+            }
         }
     }
 
@@ -291,11 +295,11 @@ fn check_shape(change: &ConfigChange) -> Result<(), Refusal> {
     };
     let mut seen = BTreeSet::new();
     if let Some(twice) = keys.into_iter().find(|key| !seen.insert(*key)) {
-        return Err(invalid(format!("Error due to duplicate config keys: '{}'", quoted(twice))));
+        return Err(invalid(format!("The request gives config '{}' twice.", quoted(twice))));
     }
     match nulls.first() {
         None => Ok(()),
-        Some(first) => Err(invalid(format!("Null value not supported for : {}", quoted(first)))),
+        Some(first) => Err(invalid(format!("Config '{}' is given no value.", quoted(first)))),
     }
 }
 
@@ -309,8 +313,8 @@ pub fn node_of(name: &str, me: NodeId) -> Result<Option<NodeId>, Refusal> {
     }
     match name.parse::<i32>() {
         Ok(node) if node == me.0 => Ok(Some(me)),
-        Ok(node) => Err(invalid(format!("Unexpected broker id, expected {}, but received {node}", me.0))),
-        Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {}", quoted(name)))),
+        Ok(node) => Err(invalid(format!("There is no broker {node}; broker {} is.", me.0))),
+        Err(_) => Err(invalid(format!("A broker is named by its number, and '{}' is none.", quoted(name)))),
     }
 }
 
@@ -320,7 +324,7 @@ pub fn unserved(kind: i8) -> Refusal {
         Some(name) => invalid(format!(
             "Configs of {name} resources are not built yet; TOPIC, BROKER and GROUP have some."
         )),
-        None => invalid(format!("Unknown resource type {kind}")),
+        None => invalid(format!("There is no resource type {kind}.")),
     }
 }
 
@@ -335,7 +339,7 @@ pub fn too_many(count: usize) -> Vec<Result<(), Refusal>> {
 
 fn no_list(key: &str, appends: bool) -> Refusal {
     let verb = if appends { "APPEND" } else { "SUBTRACT" };
-    let text = format!("Can't {verb} to key {} because its type is not LIST.", quoted(key));
+    let text = format!("Config '{}' is no list, and {verb} needs one.", quoted(key));
     Refusal::new(ErrorCode::InvalidConfig, text)
 }
 

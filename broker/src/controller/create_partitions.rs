@@ -10,6 +10,7 @@ use ringlog_shard::state_machine::Outcome;
 
 use super::features::{FORMAT, FORMAT_WITH_MORE_PARTITIONS};
 use super::machine::MetadataMachine;
+use super::names::{no_topic, twice};
 use super::request::{ControllerReply, CreatePartitions, GrownTopic, MorePartitions, Refusal};
 
 /// What the topics before in the same request take.
@@ -34,7 +35,7 @@ impl MetadataMachine {
                 continue;
             }
             let result = if is_repeated {
-                Err(Refusal::new(ErrorCode::InvalidRequest, "Duplicate topic name."))
+                Err(Refusal::new(ErrorCode::InvalidRequest, twice(&topic.name)))
             } else {
                 self.grow(topic, &mut accepted)
             };
@@ -49,15 +50,15 @@ impl MetadataMachine {
     fn grow(&self, asked: &MorePartitions, accepted: &mut Accepted) -> Result<(), Refusal> {
         let (name, wanted) = (&asked.name, asked.partition_count);
         let Some(topic) = self.image.topic(name) else {
-            let text = "This server does not host this topic-partition.";
+            let text = no_topic(name);
             return Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, text));
         };
         let present = topic.partition_count;
         if wanted <= present {
             let text = match wanted == present {
-                true => format!("Topic already has {present} partition(s)."),
+                true => format!("Topic '{name}' has {present} partitions already."),
                 false => format!(
-                    "The topic {name} currently has {present} partition(s); {wanted} would not be an increase."
+                    "Topic '{name}' has {present} partitions and never fewer again, so {wanted} cannot be."
                 ),
             };
             return Err(Refusal::new(ErrorCode::InvalidPartitions, text));
@@ -91,7 +92,7 @@ impl MetadataMachine {
         let Some(assignments) = &asked.assignments else { return Ok(()) };
         if assignments.len() != added as usize {
             let text = format!(
-                "Attempted to add {added} additional partition(s), but {} assignment(s) were specified.",
+                "{added} partitions come to the topic, and the request says of {} where they lie.",
                 assignments.len()
             );
             return Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, text));

@@ -12,7 +12,7 @@ use ringlog_shard::state_machine::Outcome;
 
 use super::METADATA_TOPIC_NAME;
 use super::machine::MetadataMachine;
-use super::names::{check_topic_name, collision_key, topic_id};
+use super::names::{check_topic_name, collision_key, topic_id, twice};
 use super::request::{ControllerReply, CreateTopics, CreatedTopic, NewTopic, Refusal};
 use crate::config::layers::Overrides;
 use crate::config::typed::TopicDefaults;
@@ -45,7 +45,7 @@ impl MetadataMachine {
         for topic in topics {
             if duplicates.contains(&topic.name) {
                 if told.insert(topic.name.clone()) {
-                    let refusal = Refusal::new(ErrorCode::InvalidRequest, "Duplicate topic name.");
+                    let refusal = Refusal::new(ErrorCode::InvalidRequest, twice(&topic.name));
                     results.push(refused(topic.name, refusal));
                 }
                 continue;
@@ -93,7 +93,7 @@ impl MetadataMachine {
 
     fn check_name(&self, name: &str, accepted: &Accepted) -> Result<(), Refusal> {
         if name == METADATA_TOPIC_NAME {
-            let text = format!("Creation of internal topic {METADATA_TOPIC_NAME} is prohibited.");
+            let text = format!("{METADATA_TOPIC_NAME} is the cluster's own: choose another name.");
             return Err(Refusal::new(ErrorCode::InvalidRequest, text));
         }
         if self.image.topic(name).is_some() {
@@ -105,7 +105,9 @@ impl MetadataMachine {
         let existing = self.alike.get(&key).and_then(|names| names.first()).map(|name| &**name);
         match existing.or(accepted.alike.get(&key).map(String::as_str)) {
             Some(other) => {
-                let text = format!("Topic '{name}' collides with existing topic: {other}");
+                let text = format!(
+                    "Topic '{name}' is too like '{other}': metrics write '.' and '_' alike, so one of the two names only."
+                );
                 Err(Refusal::new(ErrorCode::InvalidTopicException, text))
             }
             None => Ok(()),
@@ -119,12 +121,14 @@ impl MetadataMachine {
         }
         let refuse = |error, text: &str| Err(Refusal::new(error, text));
         if topic.replication_factor == 0 || topic.replication_factor < -1 {
-            let text = "Replication factor must be larger than 0, or -1 to use the default value.";
-            return refuse(ErrorCode::InvalidReplicationFactor, text);
+            let asked = topic.replication_factor;
+            let text = format!("{asked} is no replication factor: give 1 or more, or -1 for the default.");
+            return refuse(ErrorCode::InvalidReplicationFactor, &text);
         }
         if topic.partition_count == 0 || topic.partition_count < -1 {
-            let text = "Number of partitions was set to an invalid non-positive value.";
-            return refuse(ErrorCode::InvalidPartitions, text);
+            let asked = topic.partition_count;
+            let text = format!("{asked} is no number of partitions: give 1 or more, or -1 for the default.");
+            return refuse(ErrorCode::InvalidPartitions, &text);
         }
         let defaults = &self.settings.base.topics;
         let or_default = |value: i32, default: i32| if value == -1 { default } else { value };
@@ -132,8 +136,8 @@ impl MetadataMachine {
         let replicas = or_default(topic.replication_factor.into(), defaults.replication_factor.into());
         if replicas != 1 {
             let text = format!(
-                "Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} \
-                 cannot be reached because only 1 broker(s) are registered. Use 1, or -1 for the default."
+                "A replication factor of {replicas} takes as many brokers, and the cluster has 1: use 1, or -1 for the \
+                 default."
             );
             return refuse(ErrorCode::InvalidReplicationFactor, &text);
         }
@@ -145,25 +149,25 @@ impl MetadataMachine {
         let invalid = |text: String| refuse(ErrorCode::InvalidReplicaAssignment, text);
         for (is_set, what) in [
             (topic.replication_factor != -1, "replication factor"),
-            (topic.partition_count != -1, "numPartitions"),
+            (topic.partition_count != -1, "number of partitions"),
         ] {
             if is_set {
-                let text =
-                    format!("A manual partition assignment was specified, but {what} was not set to -1.");
+                let text = format!("The request says where partitions lie, so its {what} must be -1.");
                 return refuse(ErrorCode::InvalidRequest, text);
             }
         }
         let mut seen = BTreeSet::new();
         for (partition, nodes) in &topic.assignments {
             if !seen.insert(*partition) {
-                return invalid(format!(
-                    "Found multiple manual partition assignments for partition {partition}"
-                ));
+                return invalid(format!("The request says twice where partition {partition} lies."));
             }
             self.check_replicas(*partition, nodes)?;
         }
         if !seen.iter().copied().eq((0..).take(seen.len())) {
-            return invalid("partitions should be a consecutive 0-based integer sequence".to_owned());
+            return invalid(format!(
+                "The {} partitions that the request places must have the numbers from 0 on, without a gap.",
+                seen.len()
+            ));
         }
         Ok((i32::try_from(seen.len()).unwrap_or(i32::MAX), 1))
     }
@@ -172,15 +176,13 @@ impl MetadataMachine {
     pub(super) fn check_replicas(&self, partition: i32, nodes: &[i32]) -> Result<(), Refusal> {
         let me = self.settings.node_id.0;
         let text = match nodes {
-            [] => "The manual partition assignment includes an empty replica list.".to_owned(),
+            [] => format!("The request places partition {partition} on no broker."),
             [node] if *node == me => return Ok(()),
             [node] => format!(
-                "The manual partition assignment includes broker {node}, but no such broker is registered; \
-                 broker {me} is."
+                "The request places partition {partition} on broker {node}, and the cluster has broker {me} only."
             ),
             _ => format!(
-                "The manual partition assignment of partition {partition} names {} brokers, but only broker \
-                 {me} is registered.",
+                "The request places partition {partition} on {} brokers, and the cluster has broker {me} only.",
                 nodes.len()
             ),
         };

@@ -9,6 +9,7 @@ use ringlog_shard::limits::MACHINE_PROPOSAL_BYTES_MAX;
 use ringlog_shard::state_machine::Outcome;
 
 use super::machine::MetadataMachine;
+use super::names::{no_topic, twice};
 use super::request::{ControllerReply, DeleteTopics, DeletedTopic, Refusal, TopicReference};
 
 impl MetadataMachine {
@@ -30,7 +31,8 @@ impl MetadataMachine {
                 let record = Record::RemoveTopic(RemoveTopicRecord { id: id.0 }).encode();
                 if removed.contains(&id) {
                     // Once by name and once by id.
-                    return Err(Refusal::new(ErrorCode::InvalidRequest, "Duplicate topic id."));
+                    let text = format!("The request names topic '{name}' by its name and by its id.");
+                    return Err(Refusal::new(ErrorCode::InvalidRequest, text));
                 }
                 if bytes + record.len() > MACHINE_PROPOSAL_BYTES_MAX {
                     let text = "This request deletes more topics than fit one change: split it in several.";
@@ -60,30 +62,35 @@ impl MetadataMachine {
         if !self.settings.base.topics.deletion_enabled {
             return refuse(
                 ErrorCode::TopicDeletionDisabled,
-                "Topic deletion is disabled (delete.topic.enable=false).",
+                "Topics are not deleted here: delete.topic.enable is false.",
             );
         }
         let found = match (&reference.name, reference.id) {
             (None, TopicId::ZERO) => {
-                return refuse(ErrorCode::InvalidRequest, "Neither topic name nor id were specified.");
+                return refuse(
+                    ErrorCode::InvalidRequest,
+                    "The request names a topic neither by name nor by id.",
+                );
             }
             (Some(_), id) if !id.is_zero() => {
                 return refuse(
                     ErrorCode::InvalidRequest,
-                    "You may not specify both topic name and topic id.",
+                    "The request gives name and id of one topic: give one of them.",
                 );
             }
-            (Some(_), _) if duplicate => return refuse(ErrorCode::InvalidRequest, "Duplicate topic name."),
-            (None, _) if duplicate => return refuse(ErrorCode::InvalidRequest, "Duplicate topic id."),
+            (Some(name), _) if duplicate => return refuse(ErrorCode::InvalidRequest, &twice(name)),
+            (None, id) if duplicate => {
+                return refuse(ErrorCode::InvalidRequest, &format!("The request names topic id {id} twice."));
+            }
             (Some(name), _) => self.image.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition),
             (None, id) => self.image.lookup_id(id),
         };
         match found {
             Ok(topic) => Ok((topic.name.to_string(), topic.id)),
             Err(error @ ErrorCode::UnknownTopicId) => {
-                refuse(error, "This server does not host this topic ID.")
+                refuse(error, &format!("There is no topic of id {}.", reference.id))
             }
-            Err(error) => refuse(error, "This server does not host this topic-partition."),
+            Err(error) => refuse(error, &no_topic(reference.name.as_deref().unwrap_or_default())),
         }
     }
 }

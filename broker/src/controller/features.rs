@@ -109,9 +109,7 @@ impl MetadataMachine {
                 Ok(feature) if self.image.features.level(feature.name) == update.level => {}
                 Ok(feature) => records.push(level_record(feature.name, update.level).encode()),
                 Err(reason) => {
-                    let text = format!(
-                        "The update failed for all features since the following feature had an error: {reason}"
-                    );
+                    let text = format!("No level was changed, since one of the changes cannot be: {reason}");
                     let refusal = Refusal::new(ErrorCode::InvalidUpdateVersion, text);
                     return Outcome::reply(ControllerReply::FeaturesUpdated(Err(refusal)));
                 }
@@ -131,48 +129,43 @@ impl MetadataMachine {
     ) -> Result<Feature, String> {
         use upgrade_type::{SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE};
         let FeatureUpdate { feature: name, level, kind } = update;
-        let invalid =
-            |why: &str| format!("Invalid update version {level} for feature {}. {why}", quoted(name));
+        let invalid = |why: &str| format!("{} at level {level}: {why}", quoted(name));
         if !matches!(*kind, UPGRADE | SAFE_DOWNGRADE | UNSAFE_DOWNGRADE) {
-            return Err(invalid("The controller does not support the given upgrade type."));
+            return Err(invalid(&format!("{kind} is no type of upgrade; 1, 2 and 3 are.")));
         }
         if *level < 0 {
-            return Err(invalid("A feature version cannot be less than 0."));
+            return Err(invalid("a level is 0 or more."));
         }
         let me = self.settings.node_id;
         let feature = match self.settings.features.iter().find(|feature| feature.name == name) {
             Some(feature) if feature.runs(*level) => feature,
             Some(Feature { lowest, highest, .. }) => {
-                let why = format!("Local controller {me} only supports versions {lowest}-{highest}");
+                let why = format!("broker {me} runs levels {lowest} to {highest}.");
                 return Err(invalid(&why));
             }
-            None if *level == 0 => return Err(invalid(&format!("Feature {} not found.", quoted(name)))),
-            None => return Err(invalid(&format!("Local controller {me} does not support this feature."))),
+            None if *level == 0 => return Err(invalid("there is no such feature.")),
+            None => return Err(invalid(&format!("broker {me} has no such feature."))),
         };
         let current = self.image.features.level(name);
         if *level < current && *kind == UPGRADE {
-            return Err(invalid(
-                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.",
-            ));
+            return Err(invalid(&format!(
+                "the cluster runs level {current}, and the request does not say that it means a downgrade."
+            )));
         }
         if *level > current && *kind != UPGRADE {
-            return Err(invalid("Can't downgrade to a newer version."));
+            return Err(invalid(&format!("the cluster runs level {current}, so this is no downgrade.")));
         }
         if name == FORMAT && *level < current {
             // The record that would say so is one that the lower format does not have.
             let why = match *kind {
-                UNSAFE_DOWNGRADE => "Unsafe metadata downgrade is not supported in this version.",
-                _ => {
-                    "Refusing to perform the requested downgrade because it might delete metadata information."
-                }
+                UNSAFE_DOWNGRADE => "downgrades that lose metadata are not built.",
+                _ => "it would lose metadata that the lower level does not have.",
             };
-            return Err(format!("Unsupported {FORMAT} downgrade from {current} to {level}. {why}"));
+            return Err(format!("{FORMAT} cannot go from level {current} to {level}: {why}"));
         }
         let format = all.get(FORMAT).map_or(self.image.features.level(FORMAT), |update| update.level);
         if name != FORMAT && format < FORMAT_WITH_LEVELS {
-            return Err(invalid(&format!(
-                "{name} could not be set to {level} because it depends on {FORMAT} level {FORMAT_WITH_LEVELS}"
-            )));
+            return Err(invalid(&format!("it takes {FORMAT} {FORMAT_WITH_LEVELS}, and that is {format}.")));
         }
         Ok(*feature)
     }

@@ -8,24 +8,24 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// Checks a topic name.
 ///
 /// # Errors
-/// The text for INVALID_TOPIC_EXCEPTION (17), in Kafka's words.
+/// The text for INVALID_TOPIC_EXCEPTION (17).
 pub fn check_topic_name(name: &str) -> Result<(), String> {
-    let invalid = |why: &str| Err(format!("Topic name is invalid: {why}"));
     match name {
-        "" => return invalid("the empty string is not allowed"),
-        "." | ".." => return invalid(&format!("'{name}' is not allowed")),
+        "" => return Err("A topic cannot have an empty name.".to_owned()),
+        "." | ".." => return Err(format!("A topic cannot be named '{name}': that is a folder's name.")),
         _ => {}
     }
     if name.len() > TOPIC_NAME_BYTES_MAX {
         let start: String = name.chars().take(64).collect();
-        return invalid(&format!(
-            "the length of '{start}...' is longer than the max allowed length {TOPIC_NAME_BYTES_MAX}"
+        return Err(format!(
+            "The topic name '{start}...' is {} bytes long and may be {TOPIC_NAME_BYTES_MAX}.",
+            name.len()
         ));
     }
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if !name.bytes().all(legal) {
-        return invalid(&format!(
-            "'{}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'",
+        return Err(format!(
+            "The topic name '{}' holds what none may: only ASCII letters, digits, '.', '_' and '-' can stand in it.",
             name.escape_default()
         ));
     }
@@ -35,6 +35,16 @@ pub fn check_topic_name(name: &str) -> Result<(), String> {
 /// True for a legal topic name.
 pub fn is_topic_name(name: &str) -> bool {
     check_topic_name(name).is_ok()
+}
+
+/// The text for a topic that is not there.
+pub(super) fn no_topic(name: &str) -> String {
+    format!("There is no topic '{}'.", name.escape_default())
+}
+
+/// The text for a topic that stands twice in a request.
+pub(super) fn twice(name: &str) -> String {
+    format!("The request names topic '{}' twice: name it once.", name.escape_default())
 }
 
 /// The spelling that names with `.` and `_` share, for names that have one: metric names write both as `_`, so `a.b` and `a_b` may not
@@ -65,16 +75,15 @@ mod tests {
             assert_eq!(check_topic_name(good), Ok(()), "{good}");
         }
         for (bad, text) in [
-            ("", "the empty string is not allowed"),
-            (".", "'.' is not allowed"),
-            ("..", "'..' is not allowed"),
-            ("a b", "'a b' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"),
-            (
-                "a\n",
-                "'a\\n' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'",
-            ),
+            ("", "A topic cannot have an empty name."),
+            (".", "A topic cannot be named '.': that is a folder's name."),
+            ("..", "A topic cannot be named '..': that is a folder's name."),
         ] {
-            assert_eq!(check_topic_name(bad), Err(format!("Topic name is invalid: {text}")));
+            assert_eq!(check_topic_name(bad), Err(text.to_owned()));
+        }
+        for (bad, shown) in [("a b", "'a b'"), ("a\n", "'a\\n'")] {
+            let text = check_topic_name(bad).expect_err("it holds what none may");
+            assert!(text.starts_with(&format!("The topic name {shown} holds")), "{text}");
         }
         assert!(!is_topic_name(&"x".repeat(250)));
         assert!(!is_topic_name("naïve"));

@@ -73,7 +73,7 @@ fn outcomes(repeated: &[bool], described: Vec<Result<Found, ErrorCode>>) -> Vec<
     let mut described = described.into_iter();
     let outcome = |repeated: &bool| {
         if *repeated {
-            let message = "Each group must appear at most once.".to_owned();
+            let message = "The request names a group twice: name each once.".to_owned();
             return Err((ErrorCode::InvalidRequest, Some(message)));
         }
         match described.next().expect("each name is asked for once") {

@@ -80,7 +80,7 @@ fn describe_all(
         found.push(if seen.insert((wanted.resource_type, wanted.resource_name)) {
             describe_one(core, image, wanted)
         } else {
-            let message = "Each resource must appear at most once.".to_owned();
+            let message = "The request names a resource twice: name each once.".to_owned();
             Err(Refusal { error: ErrorCode::InvalidRequest, message })
         });
     }
@@ -104,7 +104,7 @@ fn describe_one(
             let refuse = |error, message| Refusal { error, message };
             check_topic_name(name).map_err(|text| refuse(ErrorCode::InvalidTopicException, text))?;
             let topic = image.topic(name).ok_or_else(|| {
-                refuse(ErrorCode::UnknownTopicOrPartition, format!("The topic '{name}' does not exist."))
+                refuse(ErrorCode::UnknownTopicOrPartition, format!("There is no topic '{name}'."))
             })?;
             let defaults = image.runtime().map_or(&core.config.topics, |runtime| &runtime.topics);
             let effective = report::effective(defaults, &layers, &topic.overrides);
@@ -131,7 +131,7 @@ fn describe_one(
             })
         }
         resource::GROUP if name.is_empty() => {
-            let message = "Group name must not be empty".to_owned();
+            let message = "A group has a name that is not empty.".to_owned();
             Err(Refusal { error: ErrorCode::InvalidRequest, message })
         }
         resource::GROUP => {

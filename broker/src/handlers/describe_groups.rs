@@ -69,7 +69,7 @@ fn outcomes(
     let mut described = described.into_iter();
     let outcome = |(name, repeated): (&&str, &bool)| {
         if *repeated {
-            let message = "Each group must appear at most once.".to_owned();
+            let message = "The request names a group twice: name each once.".to_owned();
             return Err(Refused { error: ErrorCode::InvalidRequest, message: Some(message) });
         }
         let described = described.next().expect("each name is asked for once");

@@ -59,8 +59,8 @@ fn update(cluster: &mut Cluster, updates: &[(&str, i16, i8)], validate_only: boo
     }
     updated.map_err(|refusal| {
         assert_eq!(refusal.error, ErrorCode::InvalidUpdateVersion);
-        let beginning = "The update failed for all features since the following feature had an error: ";
-        refusal.message.strip_prefix(beginning).expect("Kafka's words").to_owned()
+        let beginning = "No level was changed, since one of the changes cannot be: ";
+        refusal.message.strip_prefix(beginning).expect("why nothing happened").to_owned()
     })
 }
 
@@ -107,7 +107,7 @@ fn an_old_cluster_keeps_its_format_and_has_all_else_off_until_it_is_updated() {
         "a start of a newer build writes nothing that the older one cannot read"
     );
     assert_eq!(levels(&cluster), [(FORMAT, 1)]);
-    let depends = format!("group.version could not be set to 1 because it depends on {FORMAT} level 2");
+    let depends = format!("group.version at level 1: it takes {FORMAT} 2, and that is 1.");
     refused(&mut cluster, &[("group.version", 1, UPGRADE)], &depends);
     let both = [("group.version", 1, UPGRADE), (FORMAT, 2, UPGRADE)];
     assert_eq!(update(&mut cluster, &both, true), Ok(()));
@@ -121,9 +121,13 @@ fn an_old_cluster_keeps_its_format_and_has_all_else_off_until_it_is_updated() {
 fn a_level_goes_up_by_an_upgrade_and_down_by_a_downgrade_only() {
     let mut cluster = empty(TABLE);
     starts(&mut cluster);
-    refused(&mut cluster, &[("group.version", 0, UPGRADE)], "without setting the upgrade type");
+    refused(
+        &mut cluster,
+        &[("group.version", 0, UPGRADE)],
+        "the cluster runs level 1, and the request does not say that it means a downgrade.",
+    );
     for kind in [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE] {
-        refused(&mut cluster, &[("share.version", 1, kind)], "Can't downgrade to a newer version.");
+        refused(&mut cluster, &[("share.version", 1, kind)], "so this is no downgrade.");
         assert_eq!(update(&mut cluster, &[("group.version", 0, kind)], false), Ok(()));
         assert_eq!(levels(&cluster), [(FORMAT, 2), ("wire.version", 2)]);
         cluster.check_snapshots();
@@ -142,26 +146,20 @@ fn a_level_goes_up_by_an_upgrade_and_down_by_a_downgrade_only() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_kafkas_words() {
+fn what_cannot_be_is_refused_with_the_reason() {
     let mut cluster = empty(TABLE);
     starts(&mut cluster);
     for (updates, reason) in [
-        (
-            [("group.version", 1, 0)],
-            "for feature group.version. The controller does not support the given upgrade type.",
-        ),
-        ([("group.version", 1, 4)], "The controller does not support the given upgrade type."),
-        ([("group.version", -1, SAFE_DOWNGRADE)], "A feature version cannot be less than 0."),
-        (
-            [("group.version", 2, UPGRADE)],
-            "Invalid update version 2 for feature group.version. Local controller 1 only supports versions 0-1",
-        ),
-        ([("wire.version", 0, UNSAFE_DOWNGRADE)], "Local controller 1 only supports versions 2-3"),
-        ([("no.such", 1, UPGRADE)], "Local controller 1 does not support this feature."),
-        ([("no.such", 0, UNSAFE_DOWNGRADE)], "Feature no.such not found."),
-        ([(FORMAT, 3, UPGRADE)], "Local controller 1 only supports versions 1-2"),
-        ([(FORMAT, 1, SAFE_DOWNGRADE)], "downgrade from 2 to 1. Refusing to perform the requested downgrade"),
-        ([(FORMAT, 1, UNSAFE_DOWNGRADE)], "Unsafe metadata downgrade is not supported in this version."),
+        ([("group.version", 1, 0)], "group.version at level 1: 0 is no type of upgrade; 1, 2 and 3 are."),
+        ([("group.version", 1, 4)], "4 is no type of upgrade"),
+        ([("group.version", -1, SAFE_DOWNGRADE)], "a level is 0 or more."),
+        ([("group.version", 2, UPGRADE)], "group.version at level 2: broker 1 runs levels 0 to 1."),
+        ([("wire.version", 0, UNSAFE_DOWNGRADE)], "broker 1 runs levels 2 to 3."),
+        ([("no.such", 1, UPGRADE)], "broker 1 has no such feature."),
+        ([("no.such", 0, UNSAFE_DOWNGRADE)], "no.such at level 0: there is no such feature."),
+        ([(FORMAT, 3, UPGRADE)], "broker 1 runs levels 1 to 2."),
+        ([(FORMAT, 1, SAFE_DOWNGRADE)], "cannot go from level 2 to 1: it would lose metadata"),
+        ([(FORMAT, 1, UNSAFE_DOWNGRADE)], "downgrades that lose metadata are not built."),
     ] {
         refused(&mut cluster, &updates, reason);
         let with_a_good_one = [("share.version", 3, UPGRADE), updates[0]];

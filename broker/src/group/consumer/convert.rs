@@ -13,6 +13,7 @@ use ringlog_shard::limits::{GROUP_MEMBERS_MAX, MACHINE_PROPOSAL_BYTES_MAX};
 
 use super::classic_members::{Subscription, assignment_bytes};
 use super::group::{ConsumerGroup, Desk};
+use super::heartbeat::full;
 use super::record;
 use super::request::Refusal;
 use super::state::{
@@ -72,29 +73,28 @@ impl GroupMachine {
         }
         let settings = &self.clerk.consumer;
         if !settings.migration.upgrades() {
-            return no(format!("Group {id} is not a consumer group."));
+            return no(format!("Group {id} does not speak the consumer protocol."));
         }
         if !classic.is_of_consumers() {
             return no(format!(
-                "Cannot upgrade the classic group {id} to consumer group because the group does not use the consumer \
-                 embedded protocol."
+                "The classic group {id} is not one of consumers: it cannot speak the consumer protocol."
             ));
         }
         let max = settings.members_max.min(GROUP_MEMBERS_MAX);
         if classic.members.len() >= max {
-            let message = format!("The consumer group has reached its maximum capacity of {max} members.");
+            let message = full(max);
             return Err(Refusal::new(ErrorCode::GroupMaxSizeReached, message));
         }
         let Some(changes) = upgraded(classic, &self.topics) else {
             return no(format!(
-                "Cannot upgrade the classic group {id} to consumer group because the embedded consumer protocol is \
-                 malformed."
+                "What a member of the classic group {id} subscribes cannot be read: it cannot speak the consumer protocol."
             ));
         };
         let bytes: usize = changes.iter().map(|change| record::write(id, change).bytes()).sum();
         if bytes > MACHINE_PROPOSAL_BYTES_MAX / 2 {
             return no(format!(
-                "Cannot upgrade the classic group {id} to consumer group: it is {bytes} bytes."
+                "The classic group {id} takes {bytes} bytes and may take {}: it cannot speak the consumer protocol.",
+                MACHINE_PROPOSAL_BYTES_MAX / 2
             ));
         }
         Ok(changes)

@@ -90,8 +90,8 @@ impl GroupMachine {
 
     fn no_consumer_group(&self, id: &str) -> Refusal {
         let message = match self.live.contains_key(id) {
-            true => format!("Group {id} is not a consumer group."),
-            false => format!("Group {id} not found."),
+            true => format!("Group {id} does not speak the consumer protocol."),
+            false => format!("There is no group {id}."),
         };
         Refusal::new(ErrorCode::GroupIdNotFound, message)
     }
@@ -122,8 +122,7 @@ impl ConsumerGroup {
         if current.standing == Standing::Unknown
             && request.owned.as_ref().is_none_or(|owned| !owned.is_empty())
         {
-            let message = "The consumer group member is in a unknown state. The member must abandon all its \
-                partitions and rejoin.";
+            let message = "What this member owns is not known any more: it has to give up all partitions and join again.";
             return Err(Refusal::new(ErrorCode::FencedMemberEpoch, message));
         }
         // Nothing is refused from here on.
@@ -228,8 +227,7 @@ impl ConsumerGroup {
                 let speaks_classic = self.state.metadata(holder).is_some_and(|data| data.classic.is_some());
                 if !speaks_classic && self.current(holder).epoch != LEAVES_FOR_A_WHILE {
                     let message = format!(
-                        "Static member {id} with instance id {instance} cannot join the group because the instance \
-                         id is owned by {holder} member."
+                        "Instance id {instance} is that of member {holder}, which has not left: {id} cannot join with it."
                     );
                     return Err(Refusal::new(ErrorCode::UnreleasedInstanceId, message));
                 }
@@ -244,8 +242,7 @@ impl ConsumerGroup {
         let now = self.current(&request.member);
         let fenced = |than: &str| {
             let message = format!(
-                "The consumer group member has a {than} member epoch ({}) than the one known by the group coordinator \
-                 ({}). The member must abandon all its partitions and rejoin.",
+                "The member says epoch {}, {than} than its epoch {}: it has to give up all partitions and join again.",
                 request.epoch, now.epoch
             );
             Err(Refusal::new(ErrorCode::FencedMemberEpoch, message))
@@ -255,27 +252,27 @@ impl ConsumerGroup {
             return Ok(());
         }
         if request.epoch > now.epoch {
-            return fenced("greater");
+            return fenced("later");
         }
         // It may have missed the answer that raised its epoch.
         let has = |at: &TopicPartition| now.assigned.binary_search_by_key(at, |owned| owned.at).is_ok();
         let missed = request.epoch == now.previous_epoch
             && request.owned.as_ref().is_some_and(|owned| owned.iter().all(has));
-        if missed { Ok(()) } else { fenced("smaller") }
+        if missed { Ok(()) } else { fenced("earlier") }
     }
 
     /// Whether one more fits in.
     fn check_place(&self, desk: &Desk<'_>, guest: &Guest) -> Result<(), Refusal> {
         let max = desk.settings.members_max.min(GROUP_MEMBERS_MAX);
         if *guest == Guest::New && self.index.members >= max {
-            let message = format!("The consumer group has reached its maximum capacity of {max} members.");
+            let message = full(max);
             return Err(Refusal::new(ErrorCode::GroupMaxSizeReached, message));
         }
         Ok(())
     }
 
     pub(super) fn unknown_member(&self, member: &str) -> Refusal {
-        let message = format!("Member {member} is not a member of group {}.", self.id);
+        let message = format!("Group {} has no member {member}.", self.id);
         Refusal::new(ErrorCode::UnknownMemberId, message)
     }
 
@@ -448,12 +445,16 @@ fn says_nothing_new(before: &MemberMetadata, request: &ConsumerHeartbeatRequest)
         && request.client_host == before.client_host
 }
 
+/// The text for one member too many.
+pub(super) fn full(max: usize) -> String {
+    format!("The group has {max} members, as many as it may (group.consumer.max.size).")
+}
+
 pub(super) fn unknown_instance(instance: &str) -> Refusal {
-    Refusal::new(ErrorCode::UnknownMemberId, format!("Instance id {instance} is unknown."))
+    Refusal::new(ErrorCode::UnknownMemberId, format!("The group has no member of instance id {instance}."))
 }
 
 pub(super) fn fenced_instance(member: &str, instance: &str, holder: &str) -> Refusal {
-    let message =
-        format!("Static member {member} with instance id {instance} was fenced by member {holder}.");
+    let message = format!("Instance id {instance} is that of member {holder} now, no more of {member}.");
     Refusal::new(ErrorCode::FencedInstanceId, message)
 }

@@ -131,35 +131,38 @@ impl ConsumerHeartbeatRequest {
         let invalid = |message: &str| Err(Refusal::new(ErrorCode::InvalidRequest, message));
         let is_empty = |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.is_empty());
         if self.group.is_empty() {
-            return invalid("GroupId can't be empty.");
+            return invalid("The group's id is empty.");
         }
         if self.group.len() > GROUP_TEXT_BYTES_MAX {
             let message = format!("a group's name of {} bytes", self.group.len());
             return Err(Refusal::new(ErrorCode::InvalidGroupId, message));
         }
         if self.member.is_empty() && (self.version >= NAMED_BY_CLIENT_SINCE || self.epoch != 0) {
-            return invalid("MemberId can't be empty.");
+            return invalid("The member's id is empty.");
         }
         if is_empty(&self.instance) {
-            return invalid("InstanceId can't be empty.");
+            return invalid("The instance id is empty; a dynamic member has none.");
         }
         if is_empty(&self.rack) {
-            return invalid("RackId can't be empty.");
+            return invalid("The rack id is empty; a member without rack has none.");
         }
         match self.epoch {
             0 if self.rebalance_timeout_ms == -1 => {
-                return invalid("RebalanceTimeoutMs must be provided in first request.");
+                return invalid("A member that joins says its rebalance timeout.");
             }
             0 if self.owned.as_ref().is_none_or(|owned| !owned.is_empty()) => {
-                return invalid("TopicPartitions must be empty when (re-)joining.");
+                return invalid("A member that joins owns no partition yet, and says so by an empty list.");
             }
             0 if !self.wishes() => {
-                return invalid(
-                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
-                );
+                return invalid("A member that joins says what it wants: names of topics or an expression.");
             }
-            LEAVES_FOR_A_WHILE if self.instance.is_none() => return invalid("InstanceId can't be null."),
-            ..LEAVES_FOR_A_WHILE => return invalid("MemberEpoch is invalid."),
+            LEAVES_FOR_A_WHILE if self.instance.is_none() => {
+                return invalid("A member that leaves for a while has an instance id.");
+            }
+            ..LEAVES_FOR_A_WHILE => {
+                let text = format!("{} is no epoch of a member: -2 is the least.", self.epoch);
+                return invalid(&text);
+            }
             _ => {}
         }
         self.check_assignor(assignors)?;
@@ -170,8 +173,7 @@ impl ConsumerHeartbeatRequest {
         match &self.assignor {
             Some(name) if Assignor::of_name(name).is_none_or(|named| !assignors.contains(&named)) => {
                 let known = assignors.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-                let message =
-                    format!("ServerAssignor {name} is not supported. Supported assignors: {known}.");
+                let message = format!("There is no assignor {name} here; there are: {known}.");
                 Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))
             }
             _ => Ok(()),
@@ -202,7 +204,7 @@ impl ConsumerHeartbeatRequest {
         let new = self.regex.as_deref().filter(|text| !text.is_empty() && Some(*text) != before);
         let Some(Err(wrong)) = new.map(regex::compile) else { return Ok(()) };
         let text = self.regex.as_deref().unwrap_or_default();
-        let message = format!("SubscribedTopicRegex `{text}` is not a valid regular expression: {wrong}.");
+        let message = format!("The expression `{text}` cannot be read: {wrong}.");
         Err(Refusal::new(ErrorCode::InvalidRegularExpression, message))
     }
 }

@@ -85,8 +85,8 @@ fn a_lost_answer_is_given_again() {
         assert_eq!(desk.told(having("one", 2, &[0, 1])), (3, Some(vec![0, 1, 2, 3])));
     }
     // Without saying what it has, or with what it cannot have, it must begin anew.
-    let smaller = "The consumer group member has a smaller member epoch (2) than the one known by the group coordinator (3). \
-        The member must abandon all its partitions and rejoin.";
+    let smaller =
+        "The member says epoch 2, earlier than its epoch 3: it has to give up all partitions and join again.";
     assert_eq!(desk.refused(beating("one", 2)), (ErrorCode::FencedMemberEpoch, smaller.to_owned()));
     assert_eq!(desk.refused(having("one", 2, &[0, 7])).0, ErrorCode::FencedMemberEpoch);
     assert_eq!(desk.refused(having("one", 1, &[0])).0, ErrorCode::FencedMemberEpoch);
@@ -205,46 +205,49 @@ fn requests_that_make_no_sense_are_refused_in_words() {
     let mut desk = Desk::new();
     let request = joining("one");
     let invalid = [
-        (ConsumerHeartbeatRequest { group: "".into(), ..request.clone() }, "GroupId can't be empty."),
-        (ConsumerHeartbeatRequest { member: "".into(), ..request.clone() }, "MemberId can't be empty."),
+        (ConsumerHeartbeatRequest { group: "".into(), ..request.clone() }, "The group's id is empty."),
+        (ConsumerHeartbeatRequest { member: "".into(), ..request.clone() }, "The member's id is empty."),
         (
             ConsumerHeartbeatRequest { member: "".into(), version: 0, ..beating("", 3) },
-            "MemberId can't be empty.",
+            "The member's id is empty.",
         ),
         (
             ConsumerHeartbeatRequest { instance: Some("".into()), ..request.clone() },
-            "InstanceId can't be empty.",
+            "The instance id is empty; a dynamic member has none.",
         ),
-        (ConsumerHeartbeatRequest { rack: Some("".into()), ..request.clone() }, "RackId can't be empty."),
+        (
+            ConsumerHeartbeatRequest { rack: Some("".into()), ..request.clone() },
+            "The rack id is empty; a member without rack has none.",
+        ),
         (
             ConsumerHeartbeatRequest { rebalance_timeout_ms: -1, ..request.clone() },
-            "RebalanceTimeoutMs must be provided in first request.",
+            "A member that joins says its rebalance timeout.",
         ),
         (
             ConsumerHeartbeatRequest { owned: Some(orders(&[1])), ..request.clone() },
-            "TopicPartitions must be empty when (re-)joining.",
+            "A member that joins owns no partition yet, and says so by an empty list.",
         ),
         (
             ConsumerHeartbeatRequest { owned: None, ..request.clone() },
-            "TopicPartitions must be empty when (re-)joining.",
+            "A member that joins owns no partition yet, and says so by an empty list.",
         ),
         (
             ConsumerHeartbeatRequest { names: None, ..request.clone() },
-            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+            "A member that joins says what it wants: names of topics or an expression.",
         ),
-        (beating("one", -2), "InstanceId can't be null."),
-        (beating("one", -3), "MemberEpoch is invalid."),
+        (beating("one", -2), "A member that leaves for a while has an instance id."),
+        (beating("one", -3), "-3 is no epoch of a member: -2 is the least."),
     ];
     for (request, message) in invalid {
         assert_eq!(desk.refused(request), (ErrorCode::InvalidRequest, message.to_owned()));
     }
     let assignor = ConsumerHeartbeatRequest { assignor: Some("sticky".into()), ..request.clone() };
-    let message = "ServerAssignor sticky is not supported. Supported assignors: uniform, range.";
+    let message = "There is no assignor sticky here; there are: uniform, range.";
     assert_eq!(desk.refused(assignor), (ErrorCode::UnsupportedAssignor, message.to_owned()));
     let long = ConsumerHeartbeatRequest { names: Some(vec!["x".repeat(600_000).into()]), ..request };
     assert_eq!(desk.refused(long).0, ErrorCode::InvalidRequest);
     assert_eq!(desk.machine.usage(), Usage::default());
-    let message = "Group orders not found.";
+    let message = "There is no group orders.";
     assert_eq!(desk.refused(beating("one", 3)), (ErrorCode::GroupIdNotFound, message.to_owned()));
     assert_eq!(desk.refused(beating("one", -1)), (ErrorCode::GroupIdNotFound, message.to_owned()));
 }
@@ -254,7 +257,7 @@ fn a_group_that_is_full_takes_nobody_in_but_keeps_whom_it_has() {
     let mut desk = Desk::new();
     desk.machine.set_consumer_settings(ConsumerSettings { members_max: 1, ..ConsumerSettings::default() });
     desk.told(joining("one"));
-    let message = "The consumer group has reached its maximum capacity of 1 members.";
+    let message = "The group has 1 members, as many as it may (group.consumer.max.size).";
     assert_eq!(desk.refused(joining("two")), (ErrorCode::GroupMaxSizeReached, message.to_owned()));
     assert_eq!(desk.told(joining("one")).0, 1);
     assert_eq!(desk.told(beating("one", 1)), (1, None));

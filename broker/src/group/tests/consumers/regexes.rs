@@ -46,7 +46,7 @@ fn an_expression_that_cannot_be_read_is_refused_and_changes_nothing() {
     let mut desk = Desk::new();
     let (error, message) = desk.refused(matching("one", "a("));
     assert_eq!(error, ErrorCode::InvalidRegularExpression);
-    assert_eq!(message, "SubscribedTopicRegex `a(` is not a valid regular expression: unclosed group.");
+    assert_eq!(message, "The expression `a(` cannot be read: unclosed group.");
     assert_eq!(desk.machine.usage(), Usage::default());
     desk.told(joining("one"));
     let bad = ConsumerHeartbeatRequest { regex: Some("[".into()), ..beating("one", 1) };

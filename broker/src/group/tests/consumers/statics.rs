@@ -46,8 +46,7 @@ fn it_may_come_back_under_its_old_name() {
 fn a_member_that_is_there_is_not_replaced_and_may_ask_twice_itself() {
     let mut desk = Desk::new();
     pair(&mut desk);
-    let message = "Static member other with instance id left cannot join the group because the instance id is owned by \
-        one member.";
+    let message = "Instance id left is that of member one, which has not left: other cannot join with it.";
     assert_eq!(
         desk.refused(joining_as("other", "left")),
         (ErrorCode::UnreleasedInstanceId, message.to_owned())
@@ -59,12 +58,15 @@ fn a_member_that_is_there_is_not_replaced_and_may_ask_twice_itself() {
 fn others_under_its_instance_are_fenced() {
     let mut desk = Desk::new();
     pair(&mut desk);
-    let message = "Static member other with instance id left was fenced by member one.";
+    let message = "Instance id left is that of member one now, no more of other.";
     for epoch in [2, -1, -2] {
         let refused = desk.refused(as_instance(beating("other", epoch), "left"));
         assert_eq!(refused, (ErrorCode::FencedInstanceId, message.to_owned()));
         let refused = desk.refused(as_instance(beating("two", epoch), "right"));
-        assert_eq!(refused, (ErrorCode::UnknownMemberId, "Instance id right is unknown.".to_owned()));
+        assert_eq!(
+            refused,
+            (ErrorCode::UnknownMemberId, "The group has no member of instance id right.".to_owned())
+        );
     }
     assert_eq!(desk.told(beating("two", 2)), (2, None));
 }
