@@ -68,7 +68,7 @@ fn a_topic_gets_more_partitions_by_command() {
     assert_eq!(broker.json(&grow), told(false));
     assert!(broker.send("orders", 3, &["line".to_owned()]));
     let text = broker.refuses(&grow);
-    assert!(text.contains("INVALID_PARTITIONS") && text.contains("already has 4 partition(s)"), "{text}");
+    assert!(text.contains("INVALID_PARTITIONS") && text.contains("has 4 partitions already"), "{text}");
     let text = broker.refuses(&["topic", "alter", "nope", "--partitions", "4"]);
     assert!(text.contains("UNKNOWN_TOPIC_OR_PARTITION"), "{text}");
 }
