@@ -7,12 +7,12 @@ usage() {
   cat <<'TEXT'
 usage: scripts/test.sh [--quick | --full] [--no-install]
 
-  --quick   gates, Rust tests, the tools of the binary, compaction, smoke runs of real clients and their groups (under 8 minutes on two
-            cores)
+  --quick   gates, Rust tests, the tools of the binary, compaction, smoke runs of real clients and their groups (under 15 minutes on
+            two cores from an empty target directory, tools already installed)
   (none)    gates, Rust tests, the planted bug, the Java oracle, fuzz targets; and at the same time, on the binary that those tests were
             built with: its tools, torture, storage figures that need no clock, a pairwise matrix of real clients and of their groups,
             bad input, answers to administration and about groups beside Kafka's, compaction
-                                                         (at most 25 minutes, tools already installed)
+                                                         (at most 25 minutes on two cores, tools already installed)
   --full    quick, the long models of groups, a first run from a clean clone, the planted bugs, the Java oracle, fuzz targets, the full
             matrix on both drivers, bad input on both, the Kafka peer as control; writes docs/evidence/skeleton/ and
             docs/evidence/groups/clients.json
