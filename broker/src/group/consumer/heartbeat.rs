@@ -137,6 +137,11 @@ impl ConsumerGroup {
         self.arm_session(desk, &member);
         let epoch = self.state.group_epoch();
         if joins && epoch > self.state.assignment_epoch() {
+            // What it does not want any more it must not be told of meanwhile, by an answer to another request.
+            if changed && !current.assigned.is_empty() {
+                let claim = self.claim_of_join(&member);
+                let _told_when_it_waited = self.reconcile(desk, &member, &claim, true);
+            }
             self.wait(&member, Waiting { token, epoch, kind: WaitingKind::Consumer });
             return Ok(());
         }

@@ -34,6 +34,19 @@ fn a_partition_is_given_on_only_when_it_was_let_go() {
 }
 
 #[test]
+fn a_member_that_joins_again_for_other_topics_is_not_told_of_its_old_ones_meanwhile() {
+    let mut desk = Desk::new();
+    desk.told(joining("one"));
+    let users = ConsumerHeartbeatRequest { names: Some(vec!["users".into()]), ..joining("one") };
+    // It waits for an assignment, a second after the last one; a request that it sends beside it does not.
+    let waits = desk.send(users.clone());
+    let says_all = ConsumerHeartbeatRequest { owned: Some(orders(&[0, 1])), epoch: 1, ..users };
+    assert_eq!(desk.told(says_all), (1, Some(vec![])));
+    desk.pass(1_000);
+    assert_eq!(desk.heard(waits).error, ErrorCode::None);
+}
+
+#[test]
 fn what_a_member_that_leaves_had_is_free_at_once() {
     let mut desk = Desk::new();
     let (one, _) = desk.consumers_of_two();
