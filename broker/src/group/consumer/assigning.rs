@@ -144,8 +144,7 @@ impl ConsumerGroup {
             return;
         }
         self.resolve(desk);
-        let unresolved = self.index.regexes.keys().any(|text| !self.state.regexes.contains_key(text));
-        if !self.is_behind() || self.computing.is_some() || (unresolved && self.resolving.is_some()) {
+        if !self.is_behind() || self.computing.is_some() || self.must_know_an_expression() {
             return;
         }
         let last_ms = self.state.assignment.map_or(0, |assignment| assignment.computed_ms);
@@ -163,6 +162,18 @@ impl ConsumerGroup {
         }
         let work = Work::Assign(self.assignment_input(desk));
         self.computing = Some(self.compute(desk, work));
+    }
+
+    /// Whether somebody gets nothing before what an expression stands for is known, which is being found out. A member that names topics
+    /// too gets those at once, as of Apache Kafka: clients are tested on it.
+    fn must_know_an_expression(&self) -> bool {
+        let is_new = |text: &Arc<str>| !self.state.regexes.contains_key(text);
+        self.resolving.is_some()
+            && self.index.regexes.keys().any(is_new)
+            && self
+                .state
+                .joined()
+                .any(|(_, data, _)| data.names.is_empty() && data.regex.as_ref().is_some_and(is_new))
     }
 
     /// Whether an assignment is owed.

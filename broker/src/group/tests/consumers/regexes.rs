@@ -63,10 +63,33 @@ fn an_empty_expression_is_none() {
 }
 
 #[test]
+fn topics_with_a_name_do_not_wait_for_an_expression_but_a_member_with_an_expression_alone_does() {
+    let mut desk = Desk::new();
+    desk.slow_computing = true;
+    let named = desk.send(ConsumerHeartbeatRequest { regex: Some("u.*".into()), ..joining("one") });
+    assert_eq!(desk.computing.len(), 2, "what the expression stands for, and an assignment");
+    desk.computing.swap(0, 1);
+    desk.compute_one();
+    assert_eq!(desk.heard(named).assignment.map(|given| given.len()), Some(4));
+    desk.compute_one();
+    desk.pass(1_000);
+    desk.compute_one();
+    desk.pass(1_000);
+    let alone = desk.send(matching("two", "o.*"));
+    assert_eq!(desk.computing.len(), 1, "what the expression stands for");
+    desk.compute_one();
+    desk.compute_one();
+    assert_eq!(desk.heard(alone).epoch, 4);
+}
+
+#[test]
 fn names_and_expressions_go_together_and_what_nobody_uses_is_forgotten() {
     let mut desk = Desk::new();
     let both = ConsumerHeartbeatRequest { regex: Some("u.*".into()), ..joining("one") };
     let (epoch, given) = count(&mut desk, both);
+    assert_eq!(given, Some(4));
+    desk.pass(1_000);
+    let (epoch, given) = count(&mut desk, beating("one", epoch));
     assert_eq!(given, Some(6));
     let without = ConsumerHeartbeatRequest { regex: Some("".into()), ..beating("one", epoch) };
     count(&mut desk, without);
