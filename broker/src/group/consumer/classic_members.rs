@@ -216,7 +216,7 @@ impl ConsumerGroup {
         let id = &request.member;
         let known = if self.state.metadata(id).is_some() { Guest::Known } else { Guest::New };
         let Some(instance) = &request.instance else { return Ok(known) };
-        match self.index.instances.get(instance) {
+        match self.state.holder(instance) {
             None if id.is_empty() => Ok(Guest::New),
             None => Err(ErrorCode::UnknownMemberId),
             Some(holder) if id.is_empty() => Ok(Guest::Replaces(Arc::clone(holder))),
@@ -231,7 +231,7 @@ impl ConsumerGroup {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         if let Some(instance) = instance {
-            let holder = self.index.instances.get(instance).ok_or(ErrorCode::UnknownMemberId)?;
+            let holder = self.state.holder(instance).ok_or(ErrorCode::UnknownMemberId)?;
             if **holder != *member {
                 return Err(ErrorCode::FencedInstanceId);
             }
@@ -338,7 +338,7 @@ impl ConsumerGroup {
         let member = match instance {
             None => member,
             Some(instance) => {
-                let holder = self.index.instances.get(instance).ok_or(ErrorCode::UnknownMemberId)?;
+                let holder = self.state.holder(instance).ok_or(ErrorCode::UnknownMemberId)?;
                 // An operator names the instance alone.
                 if !member.is_empty() && holder != member {
                     return Err(ErrorCode::FencedInstanceId);

@@ -219,7 +219,7 @@ impl GroupMachine {
             return Some(request);
         }
         let replaces = request.instance.as_ref().filter(|_| request.member.is_empty());
-        let replaces = replaces.and_then(|instance| group.index.instances.get(instance)).cloned();
+        let replaces = replaces.and_then(|instance| group.state.holder(instance)).cloned();
         if replaces.is_some_and(|holder| self.turns_back(&id, &holder)) && self.turn_back(&id, None) {
             // A static member comes back that spoke the new protocol, the only one that did: all are classic now, and it takes its own
             // place over.

@@ -19,6 +19,7 @@ use crate::group::clerk::{Clerk, Then};
 use crate::group::event::{GroupId, MemberId, Serial, Ticket, Timer, Token};
 use crate::group::reply::{KeyedRecord, Reply};
 use crate::group::settings::ConsumerSettings;
+use crate::group::timeline::Cause;
 
 /// What a group weighs beside its records: the struct and its map entry.
 const GROUP_BYTES: usize = size_of::<ConsumerGroup>() + 64;
@@ -201,7 +202,7 @@ impl ConsumerGroup {
             }
         };
         match member.as_ref().and_then(|id| self.state.members.get_key_value(id)) {
-            Some((id, member)) if is_metadata => self.index.take(id, member),
+            Some((_, member)) if is_metadata => self.index.take(member),
             Some((_, member)) => self.index.take_claims(member),
             None => {}
         }
@@ -211,7 +212,7 @@ impl ConsumerGroup {
             self.index.begin_epoch(&self.state);
         }
         match member.as_ref().and_then(|id| self.state.members.get_key_value(id)) {
-            Some((id, member)) if is_metadata => self.index.add(id, member),
+            Some((_, member)) if is_metadata => self.index.add(member),
             Some((_, member)) => self.index.add_claims(member),
             None => {}
         }
@@ -435,6 +436,27 @@ impl ConsumerGroup {
         }
     }
 
+    /// After a load: takes out whoever says to hold an instance id that another one took since. It left, and the record of that is lost.
+    pub(super) fn drop_outlived(&mut self, desk: &mut Desk<'_>) {
+        let outlived = self.state.joined().filter(|(id, _, _)| self.state.is_outlived(id));
+        let outlived: Vec<_> = outlived.map(|(id, data, _)| (Arc::clone(id), Arc::clone(data))).collect();
+        let mut changed = false;
+        for (member, data) in outlived {
+            if data.instance.as_ref().is_none_or(|instance| self.state.holder(instance).is_none()) {
+                // Its successor is gone too: as the log has it, it is the member again.
+                self.change(Change::Metadata(member, Some(data)));
+                continue;
+            }
+            self.note_member(desk.clerk, Cause::StaticMemberReplaced, &member, None);
+            self.drop_member(desk.clerk, &member, ErrorCode::FencedInstanceId);
+            changed = true;
+        }
+        if changed {
+            self.drop_unused_regexes();
+            self.refresh(desk, true);
+        }
+    }
+
     /// Takes a member out; answers what it asked.
     pub(super) fn drop_member(&mut self, clerk: &mut Clerk, member: &MemberId, error: ErrorCode) {
         for waiting in self.take_waiting(member, |_| true) {
@@ -495,6 +517,7 @@ impl ConsumerGroup {
         for (id, data, member) in self.state.joined() {
             let current = member.standing();
             assert!(self.seats.get(id).is_some_and(|seat| seat.session.is_some()), "{id} has no session");
+            assert!(!self.state.is_outlived(id), "{id} does not hold its instance id");
             // One may be ahead of an assignment that was lost; the next one is of a later epoch then.
             let (assignment, group) = (self.state.assignment_epoch(), self.state.group_epoch());
             assert!(current.epoch <= assignment || current.epoch < group, "{id} is ahead: {:?}", self.state);

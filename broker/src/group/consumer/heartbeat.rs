@@ -222,7 +222,7 @@ impl ConsumerGroup {
                 false => Err(self.unknown_member(id)),
             };
         };
-        match self.index.instances.get(instance) {
+        match self.state.holder(instance) {
             None if joins && is_known => Ok(Guest::Known),
             None if joins => Ok(Guest::New),
             None => Err(unknown_instance(instance)),
@@ -410,7 +410,7 @@ impl ConsumerGroup {
         match &request.instance {
             None if self.state.metadata(id).is_some() => {}
             None => return Err(self.unknown_member(id)),
-            Some(instance) => match self.index.instances.get(instance) {
+            Some(instance) => match self.state.holder(instance) {
                 None => return Err(unknown_instance(instance)),
                 Some(holder) if holder != id => return Err(fenced_instance(id, instance, holder)),
                 Some(_) => {}

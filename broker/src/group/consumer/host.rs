@@ -32,6 +32,7 @@ impl GroupMachine {
             }
             self.insert_consumers(group);
             self.with_consumer(&id, |group, desk| {
+                group.drop_outlived(desk);
                 group.count_above_members(desk);
                 group.note_owed(desk.clerk);
                 let members = group.state.joined().map(|(member, _, _)| Arc::clone(member));

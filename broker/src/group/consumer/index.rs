@@ -7,7 +7,6 @@ use std::sync::Arc;
 use ringlog_protocol::ids::TopicPartition;
 
 use super::state::{ConsumerState, MemberState, Standing};
-use crate::group::event::MemberId;
 
 /// What a counted thing weighs beside its text, which it shares.
 const COUNT_BYTES: usize = 48;
@@ -24,8 +23,6 @@ pub(in crate::group) struct Index {
     epoch: i32,
     /// Members that speak the classic protocol.
     pub classic: usize,
-    /// Who holds each instance id.
-    pub instances: BTreeMap<Arc<str>, MemberId>,
     /// Members that hold or give up each partition: none or one, but for what other coordinators wrote.
     claims: Counts<TopicPartition>,
     /// Members that want each topic by its name.
@@ -41,7 +38,7 @@ pub(in crate::group) struct Index {
 impl Index {
     pub fn of(state: &ConsumerState) -> Index {
         let mut index = Index { epoch: state.assignment_epoch(), ..Index::default() };
-        state.members.iter().for_each(|(id, member)| index.add(id, member));
+        state.members.values().for_each(|member| index.add(member));
         index
     }
 
@@ -51,8 +48,7 @@ impl Index {
             + self.names.len()
             + self.regexes.len()
             + self.assignors.len()
-            + self.protocols.len()
-            + self.instances.len();
+            + self.protocols.len();
         counts * COUNT_BYTES
     }
 
@@ -62,12 +58,9 @@ impl Index {
     }
 
     /// Counts a member in; one of which only leftovers are known is none.
-    pub fn add(&mut self, id: &MemberId, member: &MemberState) {
+    pub fn add(&mut self, member: &MemberState) {
         let Some(data) = &member.metadata else { return };
         self.members += 1;
-        if let Some(instance) = &data.instance {
-            self.instances.insert(Arc::clone(instance), Arc::clone(id));
-        }
         data.names.iter().for_each(|name| up(&mut self.names, name));
         data.regex.iter().for_each(|text| up(&mut self.regexes, text));
         data.assignor.iter().for_each(|name| up(&mut self.assignors, name));
@@ -102,14 +95,9 @@ impl Index {
     }
 
     /// The opposite of [`Index::add`].
-    pub fn take(&mut self, id: &MemberId, member: &MemberState) {
+    pub fn take(&mut self, member: &MemberState) {
         let Some(data) = &member.metadata else { return };
         self.members -= 1;
-        if let Some(instance) =
-            data.instance.as_ref().filter(|instance| self.instances.get(*instance) == Some(id))
-        {
-            self.instances.remove(instance);
-        }
         data.names.iter().for_each(|name| down(&mut self.names, name));
         data.regex.iter().for_each(|text| down(&mut self.regexes, text));
         data.assignor.iter().for_each(|name| down(&mut self.assignors, name));

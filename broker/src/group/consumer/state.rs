@@ -11,6 +11,9 @@ use crate::group::event::{GroupId, MemberId, Protocol};
 /// What a member weighs beside its texts and partitions: the structs, their counters and two map entries.
 const MEMBER_BYTES: usize = 480;
 
+/// What it weighs beside its text that an instance id is held.
+const INSTANCE_BYTES: usize = 48;
+
 /// What a partition of an assignment weighs.
 const PARTITION_BYTES: usize = size_of::<Owned>();
 
@@ -27,6 +30,9 @@ pub struct ConsumerState {
     /// Of the target assignment.
     pub assignment: Option<AssignmentEpoch>,
     pub members: BTreeMap<MemberId, MemberState>,
+    /// Who holds each instance id: the member that was the last to say so. Another that says so too is none any more: the record of its end
+    /// did not come into the log, and that of its successor did.
+    instances: BTreeMap<Arc<str>, MemberId>,
     /// The topics that each expression stands for.
     pub regexes: BTreeMap<Arc<str>, Arc<ResolvedRegex>>,
     bytes: usize,
@@ -159,6 +165,7 @@ static NO_STATE: ConsumerState = ConsumerState {
     epoch: None,
     assignment: None,
     members: BTreeMap::new(),
+    instances: BTreeMap::new(),
     regexes: BTreeMap::new(),
     bytes: 0,
 };
@@ -192,6 +199,17 @@ impl ConsumerState {
         self.members.get(member)?.metadata.as_ref()
     }
 
+    /// Who holds this instance id.
+    pub fn holder(&self, instance: &str) -> Option<&MemberId> {
+        self.instances.get(instance)
+    }
+
+    /// Whether this member is static and does not hold its instance id.
+    pub fn is_outlived(&self, member: &MemberId) -> bool {
+        let instance = self.metadata(member).and_then(|data| data.instance.as_ref());
+        instance.is_some_and(|instance| self.holder(instance) != Some(member))
+    }
+
     /// Its members, by name.
     pub fn joined(&self) -> impl Iterator<Item = (&MemberId, &Arc<MemberMetadata>, &MemberState)> {
         self.members.iter().filter_map(|(id, member)| member.metadata.as_ref().map(|data| (id, data, member)))
@@ -201,7 +219,10 @@ impl ConsumerState {
         match change {
             Change::Epoch(epoch) => self.epoch = epoch,
             Change::Assignment(assignment) => self.assignment = assignment,
-            Change::Metadata(id, metadata) => self.update(id, |member| member.metadata = metadata),
+            Change::Metadata(id, metadata) => {
+                self.hand_over_instance(&id, metadata.as_deref());
+                self.update(id, |member| member.metadata = metadata);
+            }
             Change::Target(id, target) => self.update(id, |member| member.target = target),
             Change::Current(id, current) => self.update(id, |member| member.current = current),
             Change::Regex(text, resolved) => {
@@ -218,6 +239,17 @@ impl ConsumerState {
                     None => drop(self.regexes.remove(&text)),
                 }
             }
+        }
+    }
+
+    /// What a member says of itself changes: it gives up the instance id that it holds, and holds the one that it says.
+    fn hand_over_instance(&mut self, id: &MemberId, new: Option<&MemberMetadata>) {
+        let old = self.metadata(id).and_then(|data| data.instance.as_ref());
+        if let Some(old) = old.filter(|old| self.holder(old) == Some(id)).cloned() {
+            self.instances.remove(&old);
+        }
+        if let Some(instance) = new.and_then(|data| data.instance.as_ref()) {
+            self.instances.insert(Arc::clone(instance), Arc::clone(id));
         }
     }
 
@@ -318,6 +350,7 @@ impl MemberState {
 impl MemberMetadata {
     /// Bytes of its texts, estimated as if it shared none with others.
     fn bytes(&self) -> usize {
+        let holds = self.instance.as_ref().map_or(0, |_| INSTANCE_BYTES);
         let optional = [&self.instance, &self.rack, &self.regex, &self.assignor];
         let optional = optional.into_iter().flatten().map(|text| text.len());
         let names = self.names.iter().map(|name| 16 + name.len());
@@ -325,7 +358,7 @@ impl MemberMetadata {
             let protocols = classic.protocols.iter();
             protocols.map(|protocol| PARTITION_BYTES + protocol.name.len() + protocol.metadata.len()).sum()
         });
-        self.client_id.len() + self.client_host.len() + optional.chain(names).sum::<usize>() + classic
+        holds + self.client_id.len() + self.client_host.len() + optional.chain(names).sum::<usize>() + classic
     }
 }
 

@@ -230,7 +230,7 @@ impl ConsumerGroup {
 
     /// What the member of this name across restarts is to have; nothing where there is none.
     fn target_of(&self, name: &Arc<str>) -> &[TopicPartition] {
-        let id = self.index.instances.get(name).unwrap_or(name);
+        let id = self.state.holder(name).unwrap_or(name);
         match self.state.members.get(id) {
             // One that has an instance goes by that name only.
             Some(MemberState { metadata: Some(data), target: Some(target), .. })

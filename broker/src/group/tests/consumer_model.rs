@@ -154,8 +154,7 @@ impl World {
         self.reach("the coordinator restarted");
         // What was under way may have been committed, up to a point.
         while !self.desk.under_way.is_empty() && !self.random.one_in(2) {
-            let append = self.desk.under_way.remove(0);
-            append.records.into_iter().for_each(|record| self.desk.write(record));
+            self.desk.land_one();
         }
         self.desk.restart();
         for client in self.clients.iter_mut().filter(|client| client.waits.is_some()) {

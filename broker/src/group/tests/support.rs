@@ -132,6 +132,12 @@ impl Desk {
         self.event(Event::Committed(append.ticket));
     }
 
+    /// The oldest append comes into the log, and the machine is not told.
+    pub fn land_one(&mut self) {
+        let append = self.under_way.remove(0);
+        append.records.into_iter().for_each(|record| self.write(record));
+    }
+
     /// Carries the oldest computation out.
     pub fn compute_one(&mut self) {
         let computed = self.computing.remove(0).run();

@@ -3,8 +3,8 @@
 use ringlog_protocol::error_code::ErrorCode;
 
 use super::super::support::{Desk, GROUP, TOPICS, topics};
-use super::support::{beating, having, joining, told};
-use crate::group::consumer::ConsumerHeartbeatReply;
+use super::support::{beating, having, joining, joining_as, told};
+use crate::group::consumer::{ConsumerHeartbeatReply, ConsumerHeartbeatRequest};
 use crate::group::*;
 
 #[test]
@@ -132,6 +132,54 @@ fn one_that_resigns_answers_also_those_who_wait_for_what_it_would_say_again() {
     desk.event(Event::Resigned);
     assert_eq!(desk.heard(joins), ConsumerHeartbeatReply::from_code(ErrorCode::NotCoordinator));
     assert!(desk.under_way.is_empty(), "nobody appends for it any more");
+}
+
+/// A static member leaves, which does not come into the log, and another one takes its place, which does. The coordinator restarts.
+fn outlived(desk: &mut Desk, meanwhile: impl FnOnce(&mut Desk)) {
+    desk.told(joining_as("old", "pump"));
+    desk.slow_log = true;
+    desk.send(ConsumerHeartbeatRequest { instance: Some("pump".into()), ..beating("old", -1) });
+    desk.send(joining_as("new", "pump"));
+    meanwhile(desk);
+    desk.under_way.remove(0);
+    while !desk.under_way.is_empty() {
+        desk.land_one();
+    }
+    desk.slow_log = false;
+    desk.restart();
+}
+
+#[test]
+fn who_took_a_place_last_has_it_where_the_end_of_the_one_before_is_lost() {
+    // By their names either may come first.
+    for name in ["new", "yet another"] {
+        let mut desk = Desk::new();
+        outlived(&mut desk, |desk| {
+            desk.send(ConsumerHeartbeatRequest { instance: Some("pump".into()), ..beating("new", -1) });
+            desk.send(joining_as(name, "pump"));
+        });
+        assert_eq!(desk.told(joining_as(name, "pump")).1, Some(vec![0, 1, 2, 3]), "{name}");
+        let members = desk.machine.describe_consumers(GROUP).expect("known").members;
+        assert_eq!(members.iter().map(|member| &*member.member).collect::<Vec<_>>(), [name]);
+        // It is as if the one before had never been.
+        desk.restart();
+        let request = ConsumerHeartbeatRequest { instance: Some("pump".into()), ..beating(name, -1) };
+        assert_eq!(desk.beat(request).error, ErrorCode::None);
+        assert_eq!(desk.group_state(), "Empty");
+    }
+}
+
+#[test]
+fn one_whose_end_is_lost_has_its_place_again_where_nobody_took_it() {
+    let mut desk = Desk::new();
+    outlived(&mut desk, |desk| {
+        desk.send(ConsumerHeartbeatRequest { instance: Some("pump".into()), ..beating("new", -1) });
+    });
+    let message = "Instance id pump is that of member old, which has not left: new cannot join with it.";
+    let refused = desk.refused(joining_as("new", "pump"));
+    assert_eq!(refused, (ErrorCode::UnreleasedInstanceId, message.to_owned()));
+    desk.pass(50_000);
+    assert_eq!(desk.told(joining_as("new", "pump")).1, Some(vec![0, 1, 2, 3]));
 }
 
 #[test]
