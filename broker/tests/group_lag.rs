@@ -29,16 +29,20 @@ fn client(scene: &Scene) -> Client {
 
 /// So many records to each partition, in one batch each.
 fn produce(scene: &Scene, records: usize) {
-    let client = client(scene);
+    produce_to(scene, TOPIC, PARTITION_COUNT, records, 3);
+}
+
+fn produce_to(scene: &Scene, topic: &str, partitions: i32, records: usize, value_bytes: usize) {
+    let (client, topic): (Client, Rc<str>) = (client(scene), topic.into());
     let timestamp = scene.io.wall_now_ms();
     scene.run(async move {
         let told = |(): (), result: Result<Delivered, _>| assert!(result.is_ok(), "{:?}", result.err());
         let producer = Producer::start(&client, ProducerConfig::default(), told).await.expect("it serves");
-        let topic: Rc<str> = TOPIC.into();
-        for partition in 0..PARTITION_COUNT {
+        let value = vec![b'v'; value_bytes];
+        for partition in 0..partitions {
             let mut builder = BatchBuilder::new();
             for _ in 0..records {
-                let record = NewRecord { timestamp, value: Some(b"any"), ..NewRecord::default() };
+                let record = NewRecord { timestamp, key: Some(b"any"), value: Some(&value), headers: &[] };
                 builder.append(&record).expect("small records fit");
             }
             let options = BatchOptions {
@@ -55,8 +59,12 @@ fn produce(scene: &Scene, records: usize) {
 
 /// The same offset of all partitions, as nobody.
 fn commit(scene: &Scene, group: &str, offset: i64) {
+    commit_to(scene, group, TOPIC, PARTITION_COUNT, offset);
+}
+
+fn commit_to(scene: &Scene, group: &str, topic: &str, partitions: i32, offset: i64) {
     let (client, group) = (client(scene), group.to_owned());
-    let offsets = (0..PARTITION_COUNT).map(|partition| ((TOPIC.to_owned(), partition), offset)).collect();
+    let offsets = (0..partitions).map(|partition| ((topic.to_owned(), partition), offset)).collect();
     scene.run(async move { client.commit_group_offsets(&group, &offsets).await.expect("it may") });
 }
 
@@ -159,6 +167,58 @@ fn a_lag_goes_with_its_topic_and_knows_what_retention_took() {
     for family in ["ringlog_groups_lagging", "ringlog_groups_lag_records", "ringlog_groups_lag_shown"] {
         assert_eq!(single(&text, family), Some(0.0), "{family}");
     }
+    scene.stop();
+}
+
+#[test]
+fn retention_by_size_is_foreseen_while_the_log_grows_and_comes() {
+    const VALUE_BYTES: usize = 700_000;
+    const RETENTION_BYTES: f64 = 3e6;
+    let scene = Scene::new(14, 2);
+    let sized = [("retention.ms", "-1"), ("retention.bytes", "3000000"), ("segment.bytes", "1048576")];
+    let compacted = [("cleanup.policy", "compact"), ("retention.ms", "1"), ("retention.bytes", "1")];
+    scene.create_with("sized", 1, &sized);
+    scene.create_with("kept", 1, &compacted);
+    // Each batch closes the segment before it.
+    let more = |batches: u32| {
+        for _ in 0..batches {
+            ["sized", "kept"].iter().for_each(|topic| produce_to(&scene, topic, 1, 1, VALUE_BYTES));
+        }
+    };
+    more(1);
+    commit_to(&scene, "g0", "sized", 1, 0);
+    commit_to(&scene, "g1", "kept", 1, 0);
+    let family = "ringlog_group_lag_retention_seconds";
+    let text = after_the_next_look(&scene);
+    assert_eq!(
+        by_group(&text, "ringlog_group_lag_records"),
+        [("g0".to_owned(), 1.0), ("g1".to_owned(), 1.0)].into()
+    );
+    assert_eq!(by_group(&text, family), BTreeMap::new(), "the pace is not known yet");
+
+    let foreseen = |text: &str, following_batches: usize| {
+        let left = by_group(text, family);
+        let pace = by_group(text, "ringlog_group_lag_produced_per_second")["g0"];
+        let missing_bytes = RETENTION_BYTES - (following_batches * VALUE_BYTES) as f64;
+        let expected = missing_bytes / (pace * VALUE_BYTES as f64);
+        assert!((left["g0"] / expected - 1.0).abs() < 0.01, "{left:?} and not {expected}");
+        assert!(!left.contains_key("g1"), "by compaction nothing goes");
+    };
+    more(1);
+    foreseen(&after_the_next_look(&scene), 1);
+
+    // Nothing comes for so long that the trend is nought.
+    scene.pass(Duration::from_secs(120));
+    let text = after_the_next_look(&scene);
+    assert_eq!(by_group(&text, "ringlog_group_lag_produced_per_second")["g0"], 0.0);
+    assert_eq!(by_group(&text, family), BTreeMap::new(), "a log that does not grow");
+
+    more(3);
+    foreseen(&after_the_next_look(&scene), 4);
+    more(1);
+    let text = after_the_next_look(&scene);
+    let lost = by_group(&text, "ringlog_group_lag_lost_records");
+    assert_eq!((lost["g0"], lost["g1"]), (1.0, 0.0));
     scene.stop();
 }
 

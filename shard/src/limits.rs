@@ -494,6 +494,14 @@ pub const GROUP_LAG_PARTITIONS_SHOWN_MAX: usize = 50_000;
 /// may have to be read from disk. Where more are wanted they take turns.
 pub const GROUP_LAG_READS_MAX: usize = 100;
 
+/// Logs whose segments are added up, to know when retention by size takes a record, before others get their turn: most have a few
+/// segments, some have thousands.
+pub const GROUP_LAG_SIZES_AT_ONCE: usize = 100;
+
+/// Bytes of a log's end, in whole segments, of which it is reckoned what a record takes: enough that one odd batch does not count much,
+/// and few enough that those of long ago, or compacted ones, do not count.
+pub const RECORD_BYTES_SAMPLE_BYTES: u64 = 1024 * 1024;
+
 /// Bytes of one batch's records that compaction decompresses: as many as a produce may bring.
 pub const COMPACTION_BATCH_BYTES_MAX: usize = LOOKUP_DECOMPRESSED_BYTES_MAX;
 

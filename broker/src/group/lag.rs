@@ -119,12 +119,22 @@ impl<Place> Default for History<Place> {
 }
 
 impl<Place: Ord> History<Place> {
+    /// What happened in one partition since the look that [`History::add`] compares with; `None` where it was not seen then.
+    pub fn trend_of(&self, place: &Place, look: Look) -> Option<Trend> {
+        let (_, first) = self.since()?;
+        Trend::between(*first.get(place)?, look)
+    }
+
+    fn since(&self) -> Option<&(i64, BTreeMap<Place, Look>)> {
+        self.older.as_ref().or(self.newer.as_ref())
+    }
+
     /// The trend since a look of half a minute to a minute ago, or since the first; keeps this look for later ones. `at_ms` is on the
     /// clock of the looks.
     pub fn add(&mut self, at_ms: i64, looks: BTreeMap<Place, Look>) -> Option<Trend> {
-        let since = self.older.as_ref().or(self.newer.as_ref());
-        let trend =
-            since.and_then(|(_, first)| Trend::over(first, looks.iter().map(|(place, look)| (place, *look))));
+        let trend = self
+            .since()
+            .and_then(|(_, first)| Trend::over(first, looks.iter().map(|(place, look)| (place, *look))));
         if self.newer.as_ref().is_none_or(|(kept_ms, _)| at_ms.saturating_sub(*kept_ms) >= TREND_MS) {
             self.older = self.newer.replace((at_ms, looks));
         }
@@ -185,8 +195,9 @@ mod tests {
         let mut consumed = Vec::new();
         for at_ms in (0..=150_000).step_by(10_000) {
             let looks = BTreeMap::from([(0, Look { at_ms, committed: committed(at_ms), end: 100_000 })]);
+            let (alone, other) = (history.trend_of(&0, looks[&0]), history.trend_of(&1, looks[&0]));
             let trend = history.add(at_ms, looks);
-            assert_eq!(trend.is_none(), at_ms == 0);
+            assert_eq!((trend.is_none(), alone, other), (at_ms == 0, trend, None));
             consumed.extend(trend.map(|trend| trend.consumed));
         }
         assert_eq!(consumed[..6], [0.0; 6], "it stands");

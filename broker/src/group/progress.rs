@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use ringlog_shard::storage::BytesAhead;
+
 /// One look at one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
@@ -36,7 +38,7 @@ pub struct Progress {
     pub lag_records: i64,
     /// How long the oldest record that waits has waited, in milliseconds; `None`: none waits, or it has no time.
     pub lag_ms: Option<i64>,
-    /// Milliseconds until retention takes the first of those that wait; `None`: never.
+    /// Milliseconds until retention takes the first of those that wait; `None`: never, as far as is known.
     pub retention_in_ms: Option<i64>,
     /// Records that retention took before the group consumed them.
     pub lost_records: i64,
@@ -45,7 +47,7 @@ pub struct Progress {
 /// When retention takes what the group has not consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overtaken {
-    /// There is nothing to take, or no limit of time.
+    /// There is nothing to take, or nothing that would take it, as far as is known.
     Never,
     InMs(i64),
     /// So many records are gone already.
@@ -113,22 +115,46 @@ impl Progress {
 }
 
 impl Overtaken {
-    /// `age_ms`: of the first record not consumed, if there is one; `retention_ms`: negative without a limit.
-    pub fn of(look: Look, log_start: i64, age_ms: Option<i64>, retention_ms: i64) -> Overtaken {
+    /// By time or by size, what comes first. `age_ms`: of the first record not consumed, if there is one; `retention_ms`: negative without
+    /// a limit; `by_size_in_ms`: as [`by_size_in_ms`] reckons, or `None` without a limit.
+    pub fn of(
+        look: Look,
+        log_start: i64,
+        age_ms: Option<i64>,
+        retention_ms: i64,
+        by_size_in_ms: Option<i64>,
+    ) -> Overtaken {
         if look.committed < log_start {
             return Overtaken::Since(log_start.saturating_sub(look.committed));
         }
-        match age_ms {
-            Some(age_ms) if look.lag() > 0 && retention_ms >= 0 => {
-                Overtaken::InMs((retention_ms - age_ms).max(0))
-            }
-            _ => Overtaken::Never,
+        if look.lag() == 0 {
+            return Overtaken::Never;
         }
+        let by_time_in_ms =
+            age_ms.filter(|_| retention_ms >= 0).map(|age_ms| retention_ms.saturating_sub(age_ms).max(0));
+        by_time_in_ms.into_iter().chain(by_size_in_ms).min().map_or(Overtaken::Never, Overtaken::InMs)
     }
+}
+
+/// Milliseconds until retention by size may take a record before which so many bytes come, if records are produced at this pace; `None`:
+/// never, or nobody knows while the pace is not known.
+pub fn by_size_in_ms(ahead: BytesAhead, produced_per_second: Option<f64>) -> Option<i64> {
+    if ahead.closing_bytes == 0 && ahead.following_bytes == 0 {
+        return Some(0);
+    }
+    let bytes_per_ms = ahead.record_bytes * produced_per_second? / 1_000.0;
+    if bytes_per_ms <= 0.0 {
+        return None;
+    }
+    let closing_ms = (ahead.closing_bytes as f64 / bytes_per_ms).min(ahead.closing_ms as f64);
+    // What is beyond the largest number becomes the largest number.
+    Some((closing_ms + ahead.following_bytes as f64 / bytes_per_ms) as i64)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn look(at_ms: i64, committed: i64, end: i64) -> Look {
@@ -157,17 +183,65 @@ mod tests {
         let (least, most) = (look(0, i64::MIN, 100), look(1_000, i64::MAX, 100));
         assert_eq!((least.lag(), most.lag()), (i64::MAX, 0));
         assert!(Trend::between(least, most).is_some_and(|trend| trend.consumed > 0.0));
-        assert_eq!(Overtaken::of(least, 10, None, 1_000), Overtaken::Since(i64::MAX));
+        assert_eq!(Overtaken::of(least, 10, None, 1_000, None), Overtaken::Since(i64::MAX));
     }
 
     #[test]
     fn retention_takes_the_oldest_first() {
         let behind = look(0, 50, 100);
-        assert_eq!(Overtaken::of(behind, 0, Some(600), 1_000), Overtaken::InMs(400));
-        assert_eq!(Overtaken::of(behind, 0, Some(6_000), 1_000), Overtaken::InMs(0));
-        assert_eq!(Overtaken::of(behind, 60, Some(600), 1_000), Overtaken::Since(10));
-        assert_eq!(Overtaken::of(behind, 0, Some(600), -1), Overtaken::Never);
-        assert_eq!(Overtaken::of(look(0, 100, 100), 0, None, 1_000), Overtaken::Never);
+        assert_eq!(Overtaken::of(behind, 0, Some(600), 1_000, None), Overtaken::InMs(400));
+        assert_eq!(Overtaken::of(behind, 0, Some(6_000), 1_000, None), Overtaken::InMs(0));
+        assert_eq!(Overtaken::of(behind, 60, Some(600), 1_000, None), Overtaken::Since(10));
+        assert_eq!(Overtaken::of(behind, 0, Some(600), -1, None), Overtaken::Never);
+        assert_eq!(Overtaken::of(look(0, 100, 100), 0, None, 1_000, None), Overtaken::Never);
+    }
+
+    #[test]
+    fn the_retention_that_comes_first_counts() {
+        let behind = look(0, 50, 100);
+        let of = |age_ms, retention_ms, by_size| Overtaken::of(behind, 0, age_ms, retention_ms, by_size);
+        assert_eq!(of(Some(600), 1_000, Some(399)), Overtaken::InMs(399));
+        assert_eq!(of(Some(600), 1_000, Some(401)), Overtaken::InMs(400));
+        assert_eq!(of(Some(600), -1, Some(7)), Overtaken::InMs(7));
+        assert_eq!(of(None, 1_000, Some(7)), Overtaken::InMs(7), "a record without a time");
+        assert_eq!(Overtaken::of(behind, 60, Some(600), 1_000, Some(7)), Overtaken::Since(10));
+        assert_eq!(Overtaken::of(look(0, 100, 100), 0, None, 1_000, Some(7)), Overtaken::Never);
+        assert_eq!(of(Some(-5), i64::MAX, None), Overtaken::InMs(i64::MAX));
+    }
+
+    const AHEAD: BytesAhead =
+        BytesAhead { closing_bytes: 500, closing_ms: 10_000, following_bytes: 2_000, record_bytes: 10.0 };
+
+    #[test]
+    fn by_size_it_takes_as_long_as_the_bytes_take_to_come() {
+        assert_eq!(by_size_in_ms(AHEAD, Some(25.0)), Some(10_000), "2,500 bytes, 250 a second");
+        assert_eq!(by_size_in_ms(AHEAD, Some(2.5)), Some(10_000 + 80_000), "closed by time, not full");
+        let closed = BytesAhead { closing_bytes: 0, ..AHEAD };
+        assert_eq!(by_size_in_ms(closed, Some(25.0)), Some(8_000));
+    }
+
+    #[test]
+    fn a_log_that_does_not_grow_is_not_overtaken_by_size_but_where_it_is_too_large_now() {
+        assert_eq!((by_size_in_ms(AHEAD, None), by_size_in_ms(AHEAD, Some(0.0))), (None, None));
+        let empty = BytesAhead { record_bytes: 0.0, ..AHEAD };
+        assert_eq!(by_size_in_ms(empty, Some(25.0)), None);
+        let now = BytesAhead { closing_bytes: 0, following_bytes: 0, ..AHEAD };
+        assert_eq!((by_size_in_ms(now, None), by_size_in_ms(now, Some(0.0))), (Some(0), Some(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_produces_more_is_overtaken_no_later(
+            closing_bytes: u64, closing_ms in 0..i64::MAX, following_bytes: u64,
+            record_bytes in 0.0..1e9_f64, pace in 0.0..1e9_f64, more in 1.0..1e6_f64
+        ) {
+            let ahead = BytesAhead { closing_bytes, closing_ms, following_bytes, record_bytes };
+            let (slow, fast) = (by_size_in_ms(ahead, Some(pace)), by_size_in_ms(ahead, Some(pace * more)));
+            prop_assert!(slow.is_none_or(|slow| slow >= 0 && fast.is_some_and(|fast| fast <= slow)));
+            let by_time = Overtaken::of(look(0, 0, 1), 0, Some(0), closing_ms, slow);
+            let first = slow.map_or(closing_ms, |slow| slow.min(closing_ms));
+            prop_assert_eq!(by_time, Overtaken::InMs(first));
+        }
     }
 
     #[test]
@@ -179,7 +253,7 @@ mod tests {
             (look(0, 10, 100), 30, None, 1_000),
             (look(0, 100, 100), 0, None, 1_000),
         ] {
-            progress.add(look, age_ms, Overtaken::of(look, log_start, age_ms, retention_ms));
+            progress.add(look, age_ms, Overtaken::of(look, log_start, age_ms, retention_ms, None));
         }
         let expected =
             Progress { lag_records: 180, lag_ms: Some(700), retention_in_ms: Some(300), lost_records: 20 };

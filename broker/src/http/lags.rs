@@ -47,7 +47,7 @@ const BY_GROUP: &[ByGroup] = &[
     }),
     (
         "ringlog_group_lag_retention_seconds",
-        "Time until retention takes the first that waits; none where it never does",
+        "Time until retention, by time or by size, takes the first that waits; none where it never does",
         |lag| lag.progress.retention_in_ms.map(seconds),
     ),
     ("ringlog_group_lag_produced_per_second", "Records produced for the group in a second, of late", |lag| {

@@ -45,10 +45,15 @@ impl Scene {
     }
 
     pub fn create(&self, name: &'static str, partitions: i32) {
+        self.create_with(name, partitions, &[]);
+    }
+
+    pub fn create_with(&self, name: &'static str, partitions: i32, configs: &[(&'static str, &'static str)]) {
+        let configs = configs.to_vec();
         let (io, host) = (self.io.clone(), self.broker.address());
         self.run(async move {
             let client = clients::connect(&io, host).await.expect("it serves");
-            let topic = NewTopic { name, partitions, replication_factor: 1, configs: Vec::new() };
+            let topic = NewTopic { name, partitions, replication_factor: 1, configs };
             client.create_topic(&topic).await.expect("a topic");
         });
     }

@@ -73,7 +73,7 @@ pub use machine_snapshots::{MachineSnapshots, MachineSnapshotsError};
 pub use open::LogVisitor;
 pub use read::{LogPiece, LogRead, ReadError, ReadPlan, TailPiece};
 pub use recovered::{NodeRecovery, RecoveredPartition, RecoveryReport, SegmentInfo, ShardRecovery};
-pub use retention::{Retention, SegmentFacts};
+pub use retention::{BytesAhead, Retention, SegmentFacts};
 pub use scrub::ScrubReport;
 pub use segment_file::SegmentFile;
 pub use settings::{LogSettings, StorageSettings};

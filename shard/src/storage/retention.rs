@@ -7,8 +7,11 @@
 //! [`RETENTION_FUTURE_MS_MAX`] ahead of our clock, the segment counts as being as old as its last write. Kafka keeps such
 //! segments and warns; the downside here is that after a restart they count as written at the start.
 
+mod ahead;
+
 use ringlog_protocol::ids::Offset;
 
+pub use self::ahead::BytesAhead;
 use super::core_storage::CoreStorage;
 use super::log::Log;
 use super::segment::Segment;

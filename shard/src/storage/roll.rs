@@ -44,6 +44,16 @@ impl Log {
         }
     }
 
+    /// What the last segment takes before it is closed: bytes, and milliseconds at most if batches with the times of their arrival come.
+    pub(super) fn room_in_last(&self, now_ms: i64) -> (u32, i64) {
+        let Some(segment) = self.segments.back().filter(|segment| !segment.times.is_closed) else {
+            return (0, 0);
+        };
+        let limit_ms = self.settings.segment_ms.saturating_sub(segment.times.jitter_ms);
+        let left_ms = limit_ms.saturating_sub(segment.times.filled_for_ms(now_ms, now_ms)).max(0);
+        (self.settings.segment_bytes.saturating_sub(segment.bytes), left_ms)
+    }
+
     /// Notes the batch that was just pushed. `random` is asked once a segment.
     pub(crate) fn note_written(&mut self, now_ms: i64, random: impl FnOnce() -> u64) {
         let settings = self.settings;

@@ -199,6 +199,43 @@ fn size_keeps_the_newest_and_new_limits_hold_at_once() {
 }
 
 #[test]
+fn what_is_told_to_come_before_a_record_goes_by_size_does_come_before() {
+    simulate(|io| async move {
+        let store = open(&io, settings(None, Some(150_000))).await;
+        let ahead = |from: i64| {
+            store.with_log(key(), |log| log.bytes_ahead(Offset(from), io.wall_now_ms())).expect("open")
+        };
+        assert_eq!(ahead(0), None, "there is nothing to take");
+        append(&store, io.wall_now_ms(), 40_000).await;
+        let batch_bytes = store.with_log(key(), ringlog_shard::storage::Log::size_bytes).expect("open");
+        let filling = ahead(0).expect("it may go some day");
+        assert_eq!((filling.closing_bytes, filling.following_bytes), (64 * 1024 - batch_bytes, 150_000));
+        assert_eq!(filling.record_bytes, batch_bytes as f64);
+        assert!((HOUR - 60_000..=HOUR).contains(&filling.closing_ms), "{filling:?}");
+        assert_eq!(ahead(1), None);
+        // Each batch closes the segment before it.
+        append(&store, io.wall_now_ms(), 40_000).await;
+        assert_eq!(ahead(1).map(|second| second.following_bytes), Some(150_000));
+        loop {
+            let first = ahead(0).expect("it is there");
+            assert_eq!(first.closing_bytes, 0);
+            let shortened = store.retain().await.shortened;
+            assert_eq!(shortened == 1, first.following_bytes == 0, "{first:?}");
+            if shortened == 1 {
+                break;
+            }
+            append(&store, io.wall_now_ms(), 40_000).await;
+            let left = ahead(0).expect("it is there").following_bytes;
+            assert_eq!(left, first.following_bytes.saturating_sub(batch_bytes));
+        }
+        assert_eq!(ends(&store), (1, 5));
+        assert_eq!(ahead(0), ahead(1), "what is gone already is where the log starts");
+        store.set_log_settings(key(), settings(Some(1), None)).expect("open");
+        assert_eq!(ahead(1), None, "no limit");
+    });
+}
+
+#[test]
 fn timestamps_from_the_future_are_counted_and_keep_nothing_for_ever() {
     simulate(|io| async move {
         let store = open(&io, settings(Some(4 * HOUR), None)).await;

@@ -17,9 +17,12 @@ use super::timeline::{self, Timeline};
 use super::{GroupError, Outcome, align_right, new_table, plural, rendered};
 use crate::group::progress::{CatchUp, Look, Overtaken, Progress, Trend};
 
-/// The config that limits the age of records.
+/// The configs that limit the age of records and the size of a partition.
 const RETENTION: &str = "retention.ms";
+const RETENTION_BYTES: &str = "retention.bytes";
 const CLEANUP: &str = "cleanup.policy";
+/// Topics that one sentence names; the JSON has them all.
+const TOPICS_NAMED_MAX: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -68,8 +71,10 @@ struct PartitionRow {
     lag_records: Option<i64>,
     /// How long the first record that is not consumed has waited.
     lag_ms: Option<i64>,
-    /// Until retention takes it; 0 and less: it may go any moment.
+    /// Until retention by time takes it; 0: it may go any moment.
     retention_in_ms: Option<i64>,
+    /// Set where it may go earlier by size, and at this size of the partition. When, only its broker knows.
+    retention_bytes: Option<i64>,
     /// Records that retention took before the group consumed them.
     lost_records: i64,
     member: Option<String>,
@@ -85,6 +90,8 @@ struct Total {
     lag_records: i64,
     lag_ms: Option<i64>,
     retention_in_ms: Option<i64>,
+    /// Topics of which records that wait may go by size, and at which size of a partition.
+    retention_bytes: BTreeMap<String, i64>,
     lost_records: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     trend: Option<TrendRow>,
@@ -181,7 +188,9 @@ fn total(rows: &[PartitionRow]) -> Total {
         }
     }
     let Progress { lag_records, lag_ms, retention_in_ms, lost_records } = progress;
-    Total { lag_records, lag_ms, retention_in_ms, lost_records, trend: None }
+    let bounded = rows.iter().filter_map(|row| Some((row.topic.clone(), row.retention_bytes?)));
+    let retention_bytes = bounded.collect();
+    Total { lag_records, lag_ms, retention_in_ms, retention_bytes, lost_records, trend: None }
 }
 
 impl PartitionRow {
@@ -225,6 +234,7 @@ struct Ends {
     latest: BTreeMap<i32, i64>,
     /// Negative: no limit.
     retention_ms: i64,
+    retention_bytes: Option<i64>,
 }
 
 impl Ends {
@@ -232,11 +242,12 @@ impl Ends {
         let configs = client.configs(&ConfigResource::Topic(topic.to_owned())).await?;
         let value = |key: &str| configs.iter().find(|config| config.name == key)?.value.as_deref();
         let is_deleted = value(CLEANUP).is_none_or(|policy| policy.contains("delete"));
-        let retention = value(RETENTION).and_then(|value| value.parse().ok()).unwrap_or(-1);
+        let limit = |key: &str| value(key)?.parse().ok().filter(|limit: &i64| is_deleted && *limit >= 0);
         Ok(Ends {
             earliest: client.offsets(topic, partitions, OffsetQuery::Earliest).await?,
             latest: client.offsets(topic, partitions, OffsetQuery::Latest).await?,
-            retention_ms: if is_deleted { retention } else { -1 },
+            retention_ms: limit(RETENTION).unwrap_or(-1),
+            retention_bytes: limit(RETENTION_BYTES),
         })
     }
 }
@@ -259,7 +270,8 @@ async fn row(
             let written_ms = first_timestamp(client, &topic, partition, look.committed.max(earliest)).await?;
             lag_ms = written_ms.map(|written_ms| (now_ms - written_ms).max(0));
         }
-        overtaken = Overtaken::of(look, earliest, lag_ms, ends.retention_ms);
+        // Which segments a log has, and how large they are, no client is told.
+        overtaken = Overtaken::of(look, earliest, lag_ms, ends.retention_ms, None);
     }
     Ok(PartitionRow {
         topic,
@@ -273,6 +285,7 @@ async fn row(
             Overtaken::InMs(milliseconds) => Some(milliseconds),
             Overtaken::Never | Overtaken::Since(_) => None,
         },
+        retention_bytes: look.filter(|look| look.lag() > 0).and(ends.retention_bytes),
         lost_records: match overtaken {
             Overtaken::Since(records) => records,
             Overtaken::Never | Overtaken::InMs(_) => 0,
@@ -349,9 +362,11 @@ fn partition_table(rows: &[PartitionRow]) -> String {
     let number = |number: Option<i64>| number.map_or("-".to_owned(), |number| number.to_string());
     let time = |milliseconds: Option<i64>| milliseconds.map_or("-".to_owned(), duration_text);
     for row in rows {
-        let retention = match row.lost_records {
-            0 => time(row.retention_in_ms),
-            lost => format!("{lost} lost"),
+        let retention = match (row.lost_records, row.retention_bytes, row.retention_in_ms) {
+            (0, None, in_ms) => time(in_ms),
+            (0, Some(_), None) => "by size".to_owned(),
+            (0, Some(_), in_ms) => format!("{} or by size", time(in_ms)),
+            (lost, ..) => format!("{lost} lost"),
         };
         table.add_row([
             row.topic.clone(),
@@ -386,6 +401,7 @@ fn sentences(total: &Total) -> Vec<String> {
     if let Some(left_ms) = total.retention_in_ms {
         sentences.push(format!("retention takes the oldest of them in {}", duration_text(left_ms)));
     }
+    sentences.extend(by_size(total));
     if let Some(trend) = &total.trend {
         let pace = format!(
             "in {} s: {:.1}/s produced, {:.1}/s consumed",
@@ -398,6 +414,23 @@ fn sentences(total: &Total) -> Vec<String> {
         });
     }
     sentences
+}
+
+/// What is known of retention by size, in words.
+fn by_size(total: &Total) -> Option<String> {
+    let topics = total.retention_bytes.iter().take(TOPICS_NAMED_MAX);
+    let mut named: Vec<String> =
+        topics.map(|(topic, bytes)| format!("{topic} ({RETENTION_BYTES}={bytes})")).collect();
+    match total.retention_bytes.len().saturating_sub(TOPICS_NAMED_MAX) {
+        0 => {}
+        left => named.push(format!("{left} other topic{}", plural(left))),
+    }
+    let when = if total.retention_in_ms.is_some() {
+        "retention by size may take records earlier"
+    } else {
+        "retention by size takes records"
+    };
+    (!named.is_empty()).then(|| format!("{when}: of {}", named.join(", ")))
 }
 
 #[cfg(test)]
@@ -414,6 +447,7 @@ mod tests {
             lag_records: committed.map(|committed| latest - committed),
             lag_ms,
             retention_in_ms: lag_ms.map(|lag_ms| 3_600_000 - lag_ms),
+            retention_bytes: None,
             lost_records: 0,
             member: Some("consumer-1".to_owned()),
             client_id: None,
@@ -455,6 +489,31 @@ mod tests {
             "consumer-1"
         ]));
         assert!(words.contains(&vec!["orders", "2", "-", "4", "-", "-", "-", "consumer-1"]));
+    }
+
+    #[test]
+    fn what_goes_by_size_is_never_said_to_stay() {
+        let bounded = |topic: &str, lag_ms| PartitionRow {
+            topic: topic.to_owned(),
+            retention_bytes: Some(1_000),
+            ..row(0, Some(5), 25, lag_ms)
+        };
+        let (without_age, with_age) = (bounded("orders", None), bounded("orders", Some(90_000)));
+        let only_size = total(std::slice::from_ref(&without_age));
+        let told = sentences(&only_size);
+        assert!(
+            told.contains(&"retention by size takes records: of orders (retention.bytes=1000)".to_owned()),
+            "{told:?}"
+        );
+        let table = partition_table(&[without_age, with_age, row(2, None, 4, None)]);
+        assert!(table.contains(" by size ") && table.contains(" 58m 30s or by size "), "{table}");
+
+        let many: Vec<PartitionRow> = ["a", "b", "c", "d"].map(|topic| bounded(topic, Some(90_000))).into();
+        let told = sentences(&total(&many));
+        let expected = "retention by size may take records earlier: of a (retention.bytes=1000), b (retention.bytes=1000), \
+                        c (retention.bytes=1000), 1 other topic";
+        assert!(told.contains(&expected.to_owned()), "{told:?}");
+        assert!(by_size(&total(&[row(0, Some(5), 25, Some(1))])).is_none());
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! What the look at lags asks of the cores that own the partitions: where logs begin and end, and when single records were written. Each
-//! question names many partitions, and a core asks one after the other.
+//! What the look at lags asks of the cores that own the partitions: where logs begin and end, when single records were written, and what has
+//! to be appended before retention by size takes them. Each question names many partitions, and a core asks one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ringlog_io::Priority;
 use ringlog_protocol::ids::{Offset, TopicPartition};
-use ringlog_shard::limits::GROUP_LAG_PARTITIONS_AT_ONCE;
+use ringlog_shard::limits::{GROUP_LAG_PARTITIONS_AT_ONCE, GROUP_LAG_SIZES_AT_ONCE};
 use ringlog_shard::mesh::CoreId;
+use ringlog_shard::storage::BytesAhead;
 
 use crate::core::messages::{CoreReply, CoreRequest, CoreResponder};
 use crate::core::{Core, ends};
@@ -26,6 +27,8 @@ pub enum LogQuestion {
     Ends(Vec<TopicPartition>),
     /// [`LogAnswer::Times`]: of the first records from these offsets on. Waits for the device.
     Times(Vec<(TopicPartition, Offset)>),
+    /// [`LogAnswer::Ahead`]: of the records at these offsets. Asks no device.
+    Ahead(Vec<(TopicPartition, Offset)>),
 }
 
 /// The answer, in the order of the question.
@@ -34,6 +37,8 @@ pub enum LogAnswer {
     Ends(Vec<Option<LogEnds>>),
     /// In milliseconds since the Unix epoch; `None`: there is no such record, it has no time, or it cannot be read.
     Times(Vec<Option<i64>>),
+    /// `None`: retention by size takes no such record, or the partition is not held here.
+    Ahead(Vec<Option<BytesAhead>>),
 }
 
 /// The ends of all of these that are known; `None` once the core drains.
@@ -85,6 +90,31 @@ pub(super) async fn ask_times(
     Some(known)
 }
 
+/// What has to be appended before retention by size takes these records, where it ever does; `None` once the core drains.
+pub(super) async fn ask_ahead(
+    core: &Rc<Core>,
+    records: Vec<(TopicPartition, Offset)>,
+) -> Option<BTreeMap<(TopicPartition, Offset), BytesAhead>> {
+    let mut known = BTreeMap::new();
+    for (owner, records) in by_owner(core, records.into_iter(), |(key, _)| *key) {
+        for records in records.chunks(GROUP_LAG_PARTITIONS_AT_ONCE) {
+            if core.is_draining() {
+                return None;
+            }
+            let found = if owner == core.id {
+                ahead_here(core, records).await
+            } else {
+                match core.mesh.call(owner, CoreRequest::Logs(LogQuestion::Ahead(records.to_vec()))).await {
+                    CoreReply::Logs(LogAnswer::Ahead(found)) => found,
+                    _ => unreachable!("what comes before is answered by that"),
+                }
+            };
+            known.extend(records.iter().zip(found).filter_map(|(record, found)| Some((*record, found?))));
+        }
+    }
+    Some(known)
+}
+
 /// Answers another core.
 pub(in crate::core) fn serve(core: &Rc<Core>, question: LogQuestion, responder: CoreResponder) {
     match question {
@@ -98,6 +128,14 @@ pub(in crate::core) fn serve(core: &Rc<Core>, question: LogQuestion, responder: 
                 responder.respond(CoreReply::Logs(LogAnswer::Times(found)));
             };
             // Nobody waits for it but metrics.
+            core.io.spawn(Priority::Background, task).detach();
+        }
+        LogQuestion::Ahead(records) => {
+            let owner = Rc::clone(core);
+            let task = async move {
+                let found = ahead_here(&owner, &records).await;
+                responder.respond(CoreReply::Logs(LogAnswer::Ahead(found)));
+            };
             core.io.spawn(Priority::Background, task).detach();
         }
     }
@@ -135,4 +173,16 @@ async fn times_here(core: &Rc<Core>, records: &[(TopicPartition, Offset)]) -> Ve
         core.io.yield_now().await;
     }
     times
+}
+
+async fn ahead_here(core: &Rc<Core>, records: &[(TopicPartition, Offset)]) -> Vec<Option<BytesAhead>> {
+    let mut ahead = Vec::with_capacity(records.len());
+    for records in records.chunks(GROUP_LAG_SIZES_AT_ONCE) {
+        let now_ms = core.io.wall_now_ms();
+        ahead.extend(records.iter().map(|(key, from)| {
+            core.store.with_log(*key, |log| log.bytes_ahead(*from, now_ms)).ok().flatten()
+        }));
+        core.io.yield_now().await;
+    }
+    ahead
 }

@@ -2,7 +2,8 @@
 //!
 //! In the background and not at a scrape: a scrape reads what cores published and asks them nothing, a trend takes two looks, and what
 //! is looked at costs the same however many scrape. A look walks the offsets twice, some at a time; asks each core once for the ends of
-//! many partitions; and has a bounded number of records read, of the groups that are shown only. Without offsets it does nothing.
+//! many partitions; and has a bounded number of records read, of the groups that are shown only, and the segments of theirs added up that
+//! retention by size may take. Without offsets it does nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,13 +15,14 @@ use ringlog_protocol::ids::{Offset, PartitionIndex, TopicPartition};
 use ringlog_shard::limits::{
     GROUP_LAG_PARTITIONS_AT_ONCE, GROUP_LAG_PARTITIONS_SHOWN_MAX, GROUP_LAG_READS_MAX,
 };
+use ringlog_shard::storage::BytesAhead;
 
 use super::ends::{self, LogEnds};
 use super::host::Host;
 use crate::controller::{MetadataImage, TopicImage};
 use crate::core::Core;
 use crate::group::lag::{GroupLag, History, LagReport, LagTotals, Ranking};
-use crate::group::progress::{Look, Overtaken, Progress};
+use crate::group::progress::{Look, Overtaken, Progress, by_size_in_ms};
 use crate::group::{CommittedOffset, GroupId, GroupOffsets};
 
 /// Looks for as long as the core serves.
@@ -48,6 +50,8 @@ struct Seen {
     log_start: Offset,
     /// Negative: no limit.
     retention_ms: i64,
+    /// Whether retention by size may take records.
+    is_bounded: bool,
 }
 
 /// What is known from earlier looks, of the groups that are shown.
@@ -93,7 +97,10 @@ impl LagWatch {
             core.io.yield_now().await;
         }
         self.learn_times(core, &chosen).await?;
-        Some(LagReport { shown: self.reckon(core, chosen), totals })
+        let bounded = chosen.iter().flat_map(|(_, _, seen)| seen).filter(|one| one.is_bounded);
+        let bounded: BTreeSet<Waiting> = bounded.filter_map(Seen::waiting).collect();
+        let ahead = ends::ask_ahead(core, bounded.into_iter().collect()).await?;
+        Some(LagReport { shown: self.reckon(core, chosen, &ahead), totals })
     }
 
     /// Learns when the records that wait were written, of as many as may be read at once.
@@ -110,22 +117,27 @@ impl LagWatch {
         Some(())
     }
 
-    fn reckon(&mut self, core: &Core, chosen: Vec<(GroupId, u64, Vec<Seen>)>) -> Vec<GroupLag> {
+    fn reckon(
+        &mut self,
+        core: &Core,
+        chosen: Vec<(GroupId, u64, Vec<Seen>)>,
+        ahead: &BTreeMap<Waiting, BytesAhead>,
+    ) -> Vec<GroupLag> {
         let now_ms = core.io.wall_now_ms();
         let mut histories = BTreeMap::new();
         let mut shown = Vec::with_capacity(chosen.len());
         for (group, members, seen) in chosen {
             let mut progress = Progress::default();
-            for one in &seen {
-                let written_ms = one.waiting().and_then(|place| self.written.get(&place));
-                let age_ms = written_ms.map(|written_ms| now_ms.saturating_sub(*written_ms).max(0));
-                progress.add(
-                    one.look,
-                    age_ms,
-                    Overtaken::of(one.look, one.log_start.0, age_ms, one.retention_ms),
-                );
-            }
             let mut history = self.histories.remove(&group).unwrap_or_default();
+            for one in &seen {
+                let waiting = one.waiting();
+                let written_ms = waiting.and_then(|place| self.written.get(&place));
+                let age_ms = written_ms.map(|written_ms| now_ms.saturating_sub(*written_ms).max(0));
+                let produced = history.trend_of(&one.at, one.look).map(|trend| trend.produced);
+                let by_size = waiting.and_then(|place| by_size_in_ms(*ahead.get(&place)?, produced));
+                let overtaken = Overtaken::of(one.look, one.log_start.0, age_ms, one.retention_ms, by_size);
+                progress.add(one.look, age_ms, overtaken);
+            }
             let looks = seen.iter().map(|one| (one.at, one.look)).collect();
             let at_ms = seen.first().map_or(0, |one| one.look.at_ms);
             let trend = history.add(at_ms, looks);
@@ -240,6 +252,7 @@ fn seen(
             look: Look { at_ms, committed: offset.offset, end: known.end.0 },
             log_start: known.start,
             retention_ms: topic.config.retention_ms.unwrap_or(-1),
+            is_bounded: topic.config.retention_bytes.is_some(),
         })
     });
     Some((machine.member_count(group) as u64, seen.collect()))
