@@ -237,12 +237,22 @@ fn upgraded(classic: &ClassicGroup, topics: &Topics) -> Option<Vec<Change>> {
     let mut changes = Vec::new();
     changes.push(Change::Epoch(Some(GroupEpoch { epoch, metadata_hash: 0 })));
     changes.push(Change::Assignment(Some(AssignmentEpoch { epoch, computed_ms: 0 })));
+    let mut members = Vec::with_capacity(classic.members.len());
     for member in classic.members.iter() {
         let said = Subscription::read(&member.metadata(&protocol), topics)?;
+        members.push((member, said, read_assignment(&member.assignment, topics)?));
+    }
+    let mut taken: BTreeSet<_> =
+        members.iter().flat_map(|(_, _, assigned)| assigned.iter().copied()).collect();
+    for (member, said, assigned) in members {
+        // A cooperative member keeps what it had until it hears that it has to give it up, and the group may not know any more what that
+        // was, or have told nobody yet that it is another's.
+        let mut owned = assigned;
+        owned.extend(said.owned.iter().filter(|at| topics.has(**at) && taken.insert(**at)));
+        owned.sort_unstable();
         let mut names = said.names;
         names.sort_unstable();
         names.dedup();
-        let owned = read_assignment(&member.assignment, topics)?;
         let id = || Arc::clone(&member.id);
         let metadata = MemberMetadata {
             instance: member.instance.clone(),

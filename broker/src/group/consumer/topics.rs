@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringlog_protocol::ids::TopicId;
+use ringlog_protocol::ids::{TopicId, TopicPartition};
 use twox_hash::XxHash3_64;
 
 /// In front of what is hashed of a topic: tells this way of hashing from later ones.
@@ -77,6 +77,11 @@ impl Topics {
     /// The topic of this id.
     pub fn of_id(&self, id: TopicId) -> Option<&Arc<TopicFacts>> {
         self.by_id.get(&id)
+    }
+
+    /// Whether there is this partition.
+    pub fn has(&self, at: TopicPartition) -> bool {
+        self.of_id(at.topic).is_some_and(|topic| (0..topic.partition_count).contains(&at.partition.0))
     }
 
     /// All topics, by name.

@@ -12,7 +12,7 @@ use ringlog_protocol::group::generated::consumer_protocol_subscription::{
     ConsumerProtocolSubscription, TopicPartition as OwnedTopic,
 };
 
-use super::super::support::{Desk, GROUP, commit_of, request, static_request};
+use super::super::support::{Desk, GROUP, commit_of, protocol, request, static_request};
 use super::super::timeline::{causes, counts, newest};
 use super::support::{beating, having, joining, joining_as, told};
 use crate::group::*;
@@ -106,6 +106,34 @@ fn a_classic_group_becomes_a_consumer_group_and_nobody_stops() {
         |generation| CommitRequest { generation, member: Arc::clone(&one), ..commit_of("orders", 6) };
     assert_eq!(desk.commit(commit(1)), ErrorCode::IllegalGeneration);
     assert_eq!(desk.commit(commit(2)), ErrorCode::None);
+}
+
+#[test]
+fn what_a_member_says_to_have_is_its_own_also_when_the_group_does_not_know_it_any_more() {
+    let mut desk = Desk::new();
+    let one = classic_of_one(&mut desk);
+    let two = desk.named("two");
+    let joins = desk.join(JoinRequest { member: Arc::clone(&two), ..request("two") });
+    desk.join(owning("one", &one, &[0, 1, 2, 3]));
+    assert_eq!(desk.joined(joins).generation, 2);
+    // Another one comes before anybody is assigned: what was assigned in the generation before is forgotten.
+    desk.named("three");
+    desk.join(JoinRequest {
+        member: Arc::clone(&two),
+        protocols: vec![protocol("other"), protocol("range")],
+        ..request("two")
+    });
+    assert_eq!(desk.state(), GroupState::PreparingRebalance);
+    assert_eq!(desk.told(joining("new")), (3, Some(vec![])));
+    let group = desk.machine.describe_consumers(GROUP).expect("a consumer group");
+    let of_one = group.members.iter().find(|member| member.member == one).expect("known");
+    assert_eq!(of_one.assigned[0].partitions, [0, 1, 2, 3]);
+    // It gives up what is not its part any more, and the others have it then.
+    assert_eq!(rejoin(&mut desk, owning("one", &one, &[0, 1, 2, 3])).generation, 2);
+    assert_eq!(sync(&mut desk, &one, 2), [0, 1]);
+    assert_eq!(desk.told(beating("new", 3)), (3, None));
+    assert_eq!(rejoin(&mut desk, owning("one", &one, &[0, 1])).generation, 3);
+    assert_eq!(desk.told(beating("new", 3)), (3, Some(vec![2])));
 }
 
 #[test]
