@@ -1,7 +1,7 @@
 //! Members that speak the classic protocol inside a consumer group, while its members are upgraded one by one: their JoinGroup, SyncGroup,
 //! Heartbeat and LeaveGroup. To such a member its epoch is the generation, and the coordinator leads: nobody is asked to assign.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -111,10 +111,25 @@ impl ConsumerGroup {
             let refused = JoinReply::refused(ErrorCode::InconsistentGroupProtocol, &request.member);
             return self.reply(token, Reply::Join(refused.because("the subscription cannot be read")));
         };
+        if self.holds_others(&request.member, &said.owned) {
+            // As in a group of the classic protocol: it gives up all that it has and joins under a new name.
+            let refused = JoinReply::refused(ErrorCode::UnknownMemberId, &request.member);
+            return self
+                .reply(token, Reply::Join(refused.because("it was put out, and has partitions still")));
+        }
         if request.member.is_empty() {
             request.member = new_name(&request);
         }
         self.admit(desk, token, &request, &guest, said);
+    }
+
+    /// Whether a member says to have what is not its own: it was put out meanwhile and does not know it.
+    fn holds_others(&self, member: &str, owned: &[TopicPartition]) -> bool {
+        let Some(state) = self.state.members.get(member) else { return !owned.is_empty() };
+        let current = state.standing();
+        let own = current.assigned.iter().chain(current.revoking.iter());
+        let own: BTreeSet<TopicPartition> = own.map(|owned| owned.at).collect();
+        owned.iter().any(|at| !own.contains(at) && !self.index.is_free(at))
     }
 
     fn admit(

@@ -137,6 +137,24 @@ fn what_a_member_says_to_have_is_its_own_also_when_the_group_does_not_know_it_an
 }
 
 #[test]
+fn a_classic_member_that_was_put_out_gives_up_what_it_has_before_it_joins_again() {
+    let mut desk = Desk::new();
+    let one = classic_of_one(&mut desk);
+    desk.told(joining("new"));
+    for _ in 0..3 {
+        desk.pass(4_000);
+        desk.told(beating("new", 2));
+    }
+    let group = desk.machine.describe_consumers(GROUP).expect("known");
+    assert_eq!(group.members.len(), 1, "the other one was silent for its session");
+    assert_eq!(group.members[0].assigned[0].partitions, [0, 1, 2, 3]);
+    // It does not know it: its commits must not be taken again before it has let go.
+    let refused = rejoin(&mut desk, owning("one", &one, &[0, 1, 2, 3]));
+    assert_eq!((refused.error, refused.generation), (ErrorCode::UnknownMemberId, -1));
+    assert_eq!(rejoin(&mut desk, owning("one", &one, &[])).error, ErrorCode::None);
+}
+
+#[test]
 fn a_consumer_group_becomes_classic_when_its_last_new_member_leaves() {
     let mut desk = Desk::new();
     let one = classic_of_one(&mut desk);
