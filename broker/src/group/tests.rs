@@ -4,6 +4,7 @@ mod bounds;
 mod consumer_model;
 mod consumers;
 mod membership;
+mod mixed_model;
 mod model;
 mod offsets;
 mod operators;
