@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that read and change configs and levels of features, list what has configs, describe the quorum, ask for epochs and for more
-partitions: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
+"""Requests that read and change configs and levels of features, list what has configs, describe the quorum, ask for epochs, for more
+partitions and for sizes: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
 against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
@@ -26,6 +26,7 @@ import wire  # noqa: E402
 from wire import Reader, array, string  # noqa: E402
 
 import feature_answers  # noqa: E402
+import log_dir_answers  # noqa: E402
 import partition_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
@@ -360,6 +361,7 @@ def cases(address, texts=False, settles=0.0):
         yield "quorum of another partition", quorum(peer, partition=1)
         yield "quorum of another topic", quorum(peer, topic=NAME)
     yield from partition_answers.cases(address, texts, settles)
+    yield from log_dir_answers.cases(address, settles)
 
 
 def compaction_cases(peer, change, show):
@@ -486,6 +488,8 @@ def tool_cases(address):
         ("partitions: more", "", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "5"]),
         ("partitions: described", "PartitionCount: 5", ["TopicCommand", "--describe", "--topic", NAME]),
         ("partitions: fewer", "never fewer again", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "4"]),
+        ("log dirs: of a topic", f'"partition":"{NAME}-4"', ["LogDirsCommand", "--describe", "--topic-list", NAME]),
+        ("log dirs: everything", '"error":null', ["LogDirsCommand", "--describe"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
         ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),

@@ -9,6 +9,7 @@ use ringlog_broker::controller::METADATA_PARTITION;
 use ringlog_protocol::api::ApiKey;
 use ringlog_protocol::ids::{PartitionIndex, TopicId, TopicPartition};
 use ringlog_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest, CreateTopicsResponse};
+use ringlog_protocol::messages::describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 use ringlog_protocol::messages::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
 use ringlog_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
@@ -92,6 +93,14 @@ impl Broker {
         (data.error_code, count)
     }
 
+    /// Bytes of the only topic's only partition.
+    fn size(&self) -> i64 {
+        let request = DescribeLogDirsRequest { topics: None };
+        let answer = self.call(ApiKey::DescribeLogDirs, 1, |writer, version| request.encode(writer, version));
+        let response = DescribeLogDirsResponse::decode(&mut Reader::new(&answer), 1).expect("an answer");
+        response.results[0].topics[0].partitions[0].partition_size
+    }
+
     /// Error code and offset.
     fn list(&self, timestamp: i64) -> (i16, i64) {
         let partition =
@@ -151,6 +160,7 @@ fn damage_that_a_start_finds_is_named_and_no_client_is_told_of_a_shorter_log() {
     broker.await_text("/readyz", "degraded");
     broker.await_text("/metrics", "ringlog_segment_damaged_places{shard=\"0\"} 1");
     assert_eq!(broker.fetch(0), (0, 2), "what lies before is served");
+    assert_eq!(broker.size(), position as i64, "and told");
     for from in [2, 3, 4, 1000] {
         assert_eq!(broker.fetch(from), (KAFKA_STORAGE_ERROR, 0), "from {from}");
     }

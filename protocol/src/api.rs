@@ -242,7 +242,7 @@ apis! {
     DescribeConfigs = 32, Since(4), needs(Operation::DescribeConfigs, Cluster, range(1, 4));
     AlterConfigs = 33, Since(2), needs(Operation::AlterConfigs, Cluster, range(0, 2));
     AlterReplicaLogDirs = 34, Since(2), NOT_SERVED;
-    DescribeLogDirs = 35, Since(2), NOT_SERVED;
+    DescribeLogDirs = 35, Since(2), needs(Describe, Cluster, range(1, 5));
     SaslAuthenticate = 36, Since(2), NOT_SERVED;
     CreatePartitions = 37, Since(2), needs(Alter, Topic, range(0, 3));
     CreateDelegationToken = 38, Since(2), NOT_SERVED;

@@ -76,6 +76,7 @@ defaults! {
         DeleteTopics delete_topics DeleteTopicsRequest DeleteTopicsResponse;
         DescribeConfigs describe_configs DescribeConfigsRequest DescribeConfigsResponse;
         DescribeGroups describe_groups DescribeGroupsRequest DescribeGroupsResponse;
+        DescribeLogDirs describe_log_dirs DescribeLogDirsRequest DescribeLogDirsResponse;
         DescribeQuorum describe_quorum DescribeQuorumRequest DescribeQuorumResponse;
         Fetch fetch FetchRequest FetchResponse;
         FindCoordinator find_coordinator FindCoordinatorRequest FindCoordinatorResponse;

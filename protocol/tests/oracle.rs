@@ -98,6 +98,7 @@ fn what_the_oracle_lacks_is_this_and_no_more() {
         "OffsetCommitRequest 10",
         "OffsetFetchRequest 10",
         "ApiVersionsRequest 5",
+        "DescribeLogDirsRequest 5",
         "DeleteGroupsRequest 3",
     ];
     let (records, sent): (Vec<_>, Vec<_>) =

@@ -1,11 +1,12 @@
-"""Requests about configs, epochs and the quorum: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, OffsetForLeaderEpoch, DescribeQuorum."""
+"""Requests about configs, epochs, the quorum and sizes: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, OffsetForLeaderEpoch, DescribeQuorum,
+DescribeLogDirs."""
 import struct
 
 import wire
 
-from bad_input.context import case, INT32_MAX, TOPIC, Unexpected
+from bad_input.context import case, INT32_MAX, Others, TOPIC, Unexpected
 
-OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_QUORUM = 23, 32, 33, 44, 55
+OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_QUORUM = 23, 32, 33, 35, 44, 55
 RESOURCES_MAX = 10_000
 
 
@@ -26,7 +27,7 @@ def altered(peer, body):
 @case("60 bodies that promise more than they hold")
 def short_bodies(context):
     for api, version in [(OFFSET_FOR_LEADER_EPOCH, 3), (DESCRIBE_CONFIGS, 1), (DESCRIBE_CONFIGS, 4), (ALTER_CONFIGS, 0),
-                         (ALTER_CONFIGS, 2), (INCREMENTAL_ALTER_CONFIGS, 0), (INCREMENTAL_ALTER_CONFIGS, 1), (DESCRIBE_QUORUM, 2)]:
+                         (ALTER_CONFIGS, 2), (INCREMENTAL_ALTER_CONFIGS, 0), (INCREMENTAL_ALTER_CONFIGS, 1), (DESCRIBE_QUORUM, 2), (DESCRIBE_LOG_DIRS, 5)]:
         for body in (b"", struct.pack(">i", INT32_MAX), b"\0" + b"\xff" * 5, b"\0" + b"\xff\xff\xff\xff\x0f" * 3, b"\xff" * 64):
             if not context.is_kafka:
                 context.closes(wire.request(api, version, body), f"API {api} version {version}, body {body!r}")
@@ -79,3 +80,28 @@ def bad_epochs(context):
             _, error, _, _, end = reader.take(">ihiiq")
             if error not in allowed:
                 raise Unexpected(f"current {current}, epoch {epoch}: error {error}, end {end}, expected one of {allowed}")
+
+
+def sized(peer, topics):
+    """DescribeLogDirs v1 of topics as bytes: names and partitions of the answer."""
+    reader = peer.call(DESCRIBE_LOG_DIRS, 1, topics)
+    reader.take(">i")
+    found = []
+    reader.array(lambda: (reader.take(">h"), reader.string(), reader.array(lambda: (found.append(reader.string()), found.extend(
+        reader.array(lambda: reader.take(">iqqb")[0]))))))
+    return found
+
+
+@case("75 sizes of partitions asked for over and over", memory_mib=96, kafka="closes the connection, or does not answer in time")
+def sizes_again(context):
+    over_and_over = wire.string(TOPIC) + struct.pack(">i", 2_500_000) + bytes(10_000_000)
+    with Others(context.address), context.connect(20.0) as peer:
+        for what, topics in [
+            ("one partition", wire.array([over_and_over])),
+            ("one topic", wire.array([wire.string(TOPIC) + wire.array([struct.pack(">i", 0)])] * 200_000)),
+            ("partitions that are not there", wire.array([wire.string(TOPIC) + wire.array(
+                [struct.pack(">i", index) for index in (0, -1, INT32_MAX, -(2**31), 999_999)])] + [wire.string("bad/name") + wire.array([])])),
+        ]:
+            found = sized(peer, topics)
+            if found != [TOPIC, 0]:
+                raise Unexpected(f"{what}: {found[:10]}, {len(found)} in all")

@@ -521,5 +521,8 @@ pub const COMPACTION_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause before a partition whose compaction failed gets another try. The pause doubles up to it.
 pub const COMPACTION_RETRY_MAX: Duration = Duration::from_secs(3_600);
 
+/// Partitions whose segments' sizes are summed up for DescribeLogDirs before others get their turn.
+pub const LOG_SIZES_PARTITIONS_AT_ONCE: usize = 256;
+
 /// Partitions whose dirty ratio is looked at before others get their turn.
 pub const COMPACTION_PARTITIONS_AT_ONCE: usize = 256;

@@ -6,6 +6,7 @@
 pub mod compact;
 pub mod life;
 mod replicas;
+pub mod sizes;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -66,8 +67,15 @@ struct Table {
     by_log: BTreeMap<LogId, usize>,
     /// Slots of partitions that may have other replicas.
     replicated: BTreeSet<usize>,
-    /// Partitions whose log could not be opened, with the reason. Their neighbours serve on.
-    offline: BTreeMap<TopicPartition, String>,
+    /// Their neighbours serve on.
+    offline: BTreeMap<TopicPartition, Offline>,
+}
+
+/// A partition whose log could not be opened.
+struct Offline {
+    reason: String,
+    /// Of its segment files, as they were found.
+    stored_bytes: u64,
 }
 
 /// What a partition shows to readers now.
@@ -100,6 +108,14 @@ pub struct Opening {
     pub key: TopicPartition,
     pub recovered: Option<RecoveredPartition>,
     pub settings: LogSettings,
+}
+
+impl Opening {
+    /// Of the segment files that recovery found.
+    fn found_bytes(&self) -> u64 {
+        let segments = self.recovered.iter().flat_map(|recovered| &recovered.segments);
+        segments.map(|segment| segment.bytes).sum()
+    }
 }
 
 impl Store {
@@ -199,7 +215,7 @@ impl Store {
     pub fn unhealthy(&self) -> Vec<(TopicPartition, String)> {
         let table = self.inner.table.borrow();
         let mut unhealthy: Vec<_> =
-            table.offline.iter().map(|(key, reason)| (*key, reason.clone())).collect();
+            table.offline.iter().map(|(key, offline)| (*key, offline.reason.clone())).collect();
         let poisoned = table.slots.iter().filter(|(_, partition)| partition.is_poisoned());
         unhealthy
             .extend(poisoned.map(|(_, partition)| (partition.key, "a write failed; read only".to_owned())));
@@ -382,7 +398,9 @@ impl Table {
     /// Why a batch for a partition without a slot is refused.
     fn absent(&self, key: TopicPartition) -> AppendError {
         match self.offline.get(&key) {
-            Some(reason) => AppendError::Poisoned { reason: format!("the log cannot be opened: {reason}") },
+            Some(Offline { reason, .. }) => {
+                AppendError::Poisoned { reason: format!("the log cannot be opened: {reason}") }
+            }
             None => AppendError::UnknownPartition,
         }
     }
@@ -391,7 +409,7 @@ impl Table {
         match self.by_key.get(&key) {
             Some(slot) => Ok(&self.slots[*slot]),
             None => match self.offline.get(&key) {
-                Some(reason) => Err(ViewError::Offline { reason: reason.clone() }),
+                Some(offline) => Err(ViewError::Offline { reason: offline.reason.clone() }),
                 None => Err(ViewError::UnknownPartition),
             },
         }
@@ -458,14 +476,15 @@ impl Inner {
                     loop {
                         let next = queue.borrow_mut().pop_front();
                         let Some((place, (opening, replication))) = next else { return };
-                        let key = opening.key;
+                        let (key, stored_bytes) = (opening.key, opening.found_bytes());
                         match inner.open_one(opening, replication).await {
                             Ok(slot) => {
                                 opened.borrow_mut().insert(place, slot);
                             }
                             Err(error) => {
                                 tracing::error!(topic_id = %key.topic, partition = key.partition.0, %error, "partition is offline");
-                                inner.table.borrow_mut().offline.insert(key, error.to_string());
+                                let offline = Offline { reason: error.to_string(), stored_bytes };
+                                inner.table.borrow_mut().offline.insert(key, offline);
                             }
                         }
                     }

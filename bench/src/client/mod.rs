@@ -4,8 +4,8 @@
 //!
 //! Reading order: [`address`], [`error`], [`wait`] (how tasks wait for each other), [`connection`] (one socket),
 //! [`handshake`] (versions), [`metadata`] (brokers, topics, leaders), [`cluster`] (connections by leader),
-//! [`admin`] (topics, offsets), [`configs`], [`features`], [`groups`] (as operators see them), [`producer`], [`fetcher`], [`reading`], [`reader`],
-//! [`partitioner`].
+//! [`admin`] (topics, offsets), [`log_dirs`] (sizes), [`configs`], [`features`], [`groups`] (as operators see them), [`producer`], [`fetcher`],
+//! [`reading`], [`reader`], [`partitioner`].
 
 pub mod address;
 pub mod admin;
@@ -17,6 +17,7 @@ pub mod features;
 pub mod fetcher;
 pub mod groups;
 pub mod handshake;
+pub mod log_dirs;
 pub mod metadata;
 pub mod partitioner;
 pub mod producer;

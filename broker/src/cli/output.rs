@@ -39,7 +39,42 @@ pub(super) fn rendered(table: &mut Table) -> String {
     text
 }
 
+/// A size as people read it: `512 B`, `1.5 KiB`, `20.0 GiB`.
+pub(super) fn byte_size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut scaled, mut unit) = (bytes as f64 / 1024.0, 0);
+    // What would be printed as 1024.0 is 1.0 of the next.
+    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
+        (scaled, unit) = (scaled / 1024.0, unit + 1);
+    }
+    format!("{scaled:.1} {}", UNITS[unit])
+}
+
 /// The `s` of a noun.
 pub(super) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_unit_and_at_most_four_digits_before_the_point() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            ((1 << 20) - 100, "1023.9 KiB"),
+            (20 << 30, "20.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(byte_size(bytes), expected, "{bytes}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use ringlog_bench::client::admin::{NewTopic, OffsetQuery};
 use ringlog_bench::client::configs::ConfigResource;
+use ringlog_bench::client::log_dirs::LogSizes;
 use ringlog_bench::client::metadata::TopicImage;
 use ringlog_bench::client::{Client, ClientError};
 use ringlog_protocol::error_code::ErrorCode;
@@ -19,7 +20,7 @@ use serde::Serialize;
 
 use super::configs::{self, DescribedConfig, parse_config};
 use super::confirm::{Unconfirmed, confirm};
-use super::output::{align_right, new_table, plural, rendered};
+use super::output::{Output, align_right, byte_size, new_table, plural, rendered};
 use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 /// Create, list, describe, alter, truncate and delete topics.
@@ -55,7 +56,7 @@ pub enum Verb {
     /// List topics
     #[command(visible_alias = "ls")]
     List,
-    /// Show partitions, leaders, offsets, and configs with where each is set
+    /// Show partitions, leaders, sizes, offsets, and configs with where each is set
     Describe {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
@@ -107,10 +108,11 @@ impl VerbError for TopicError {
 /// Runs the verb.
 pub fn run(args: Args) -> ExitCode {
     let Args { broker, verb } = args;
-    shell::run("topic", &broker, |client| async move { execute(&client, verb).await })
+    let output = broker.output;
+    shell::run("topic", &broker, |client| async move { execute(&client, verb, output).await })
 }
 
-async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
+async fn execute(client: &Client, verb: Verb, output: Output) -> Result<Outcome, TopicError> {
     match verb {
         Verb::Create { names, partitions, replication_factor, configs, if_not_exists } => {
             let configs: Vec<(&str, &str)> =
@@ -130,7 +132,7 @@ async fn execute(client: &Client, verb: Verb) -> Result<Outcome, TopicError> {
             outcome.json = serde_json::to_value(created)?;
             Ok(outcome)
         }
-        Verb::List => list(client).await,
+        Verb::List => list(client, output).await,
         Verb::Describe { names, all } => describe(client, &names, all).await,
         Verb::Alter(args) => alter::run(client, args).await,
         Verb::Truncate(args) => truncate::run(client, args).await,
@@ -190,6 +192,11 @@ async fn create_one(
     Ok(CreatedTopic::of(&*client.topic(topic.name).await?, existed))
 }
 
+/// `None` unless every partition's leader told.
+fn total_bytes(topic: &TopicImage, sizes: &LogSizes) -> Option<u64> {
+    topic.partitions.keys().map(|index| sizes.get(&(topic.name.clone(), *index)).copied()).sum()
+}
+
 fn replication_factor(topic: &TopicImage) -> usize {
     topic.partitions.values().map(|partition| partition.replicas.len()).max().unwrap_or(0)
 }
@@ -201,10 +208,17 @@ struct ListedTopic {
     partitions: usize,
     replication_factor: usize,
     internal: bool,
+    /// Bytes of record batches, at the leaders; only in JSON, and null where some leader does not tell.
+    size_bytes: Option<u64>,
 }
 
-async fn list(client: &Client) -> Result<Outcome, TopicError> {
+async fn list(client: &Client, output: Output) -> Result<Outcome, TopicError> {
     let image = client.metadata(None).await?;
+    let sizes = match output {
+        Output::Json => client.log_sizes(&image.topics.values().collect::<Vec<_>>()).await?,
+        // A table of ids and sizes is wider than a terminal: nobody is asked.
+        Output::Table => LogSizes::new(),
+    };
     let topics: Vec<ListedTopic> = image
         .topics
         .values()
@@ -214,6 +228,7 @@ async fn list(client: &Client) -> Result<Outcome, TopicError> {
             partitions: topic.partitions.len(),
             replication_factor: replication_factor(topic),
             internal: topic.is_internal,
+            size_bytes: total_bytes(topic, &sizes),
         })
         .collect();
     let mut table = new_table(&["TOPIC", "PARTITIONS", "REPLICAS", "INTERNAL", "ID"]);
@@ -231,6 +246,8 @@ struct DescribedTopic {
     name: String,
     id: String,
     internal: bool,
+    /// Of all partitions; null where some leader does not tell.
+    size_bytes: Option<u64>,
     partitions: Vec<DescribedPartition>,
     configs: Vec<DescribedConfig>,
 }
@@ -244,6 +261,8 @@ struct DescribedPartition {
     in_sync: Vec<i32>,
     earliest_offset: i64,
     latest_offset: i64,
+    /// Bytes of record batches, at the leader; null where it does not tell.
+    size_bytes: Option<u64>,
 }
 
 async fn describe(client: &Client, names: &[String], all: bool) -> Result<Outcome, TopicError> {
@@ -278,11 +297,13 @@ async fn describe_one(client: &Client, name: &str) -> Result<DescribedTopic, Cli
     let indices: Vec<i32> = topic.partitions.keys().copied().collect();
     let earliest = client.offsets(name, &indices, OffsetQuery::Earliest).await?;
     let latest = client.offsets(name, &indices, OffsetQuery::Latest).await?;
+    let sizes = client.log_sizes(&[topic]).await?;
     Ok(DescribedTopic {
         name: topic.name.clone(),
         id: topic.id.to_string(),
         internal: topic.is_internal,
-        partitions: described_partitions(topic, &earliest, &latest),
+        size_bytes: total_bytes(topic, &sizes),
+        partitions: described_partitions(topic, &earliest, &latest, &sizes),
         configs: configs::describe(client, &ConfigResource::Topic(name.to_owned())).await?,
     })
 }
@@ -291,6 +312,7 @@ fn described_partitions(
     topic: &TopicImage,
     earliest: &BTreeMap<i32, i64>,
     latest: &BTreeMap<i32, i64>,
+    sizes: &LogSizes,
 ) -> Vec<DescribedPartition> {
     let offset = |offsets: &BTreeMap<i32, i64>, index| offsets.get(index).copied().unwrap_or(-1);
     topic
@@ -304,6 +326,7 @@ fn described_partitions(
             in_sync: partition.in_sync.clone(),
             earliest_offset: offset(earliest, index),
             latest_offset: offset(latest, index),
+            size_bytes: sizes.get(&(topic.name.clone(), *index)).copied(),
         })
         .collect()
 }
@@ -311,24 +334,35 @@ fn described_partitions(
 fn description(topic: &DescribedTopic) -> String {
     let internal = if topic.internal { ", internal" } else { "" };
     let count = topic.partitions.len();
-    let head =
-        format!("topic {} (id {}{internal}): {count} partition{}\n", topic.name, topic.id, plural(count));
-    let mut table =
-        new_table(&["PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "EARLIEST", "LATEST", "RECORDS"]);
-    align_right(&mut table, &[0, 1, 2, 5, 6, 7]);
+    let size = topic.size_bytes.map(|bytes| format!(", {}", byte_size(bytes))).unwrap_or_default();
+    let head = format!(
+        "topic {} (id {}{internal}): {count} partition{}{size}\n",
+        topic.name,
+        topic.id,
+        plural(count)
+    );
+    let mut header = vec!["PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC"];
+    let has_sizes = topic.partitions.iter().any(|partition| partition.size_bytes.is_some());
+    header.extend(has_sizes.then_some("SIZE"));
+    header.extend(["EARLIEST", "LATEST", "RECORDS"]);
+    let mut table = new_table(&header);
+    align_right(&mut table, &[0, 1, 2]);
+    align_right(&mut table, &(5..header.len()).collect::<Vec<_>>());
     for partition in &topic.partitions {
         // Offsets between the ends may have been compacted away, hence "at most".
         let records = partition.latest_offset - partition.earliest_offset;
-        table.add_row([
+        let mut row = vec![
             partition.partition.to_string(),
             partition.leader.to_string(),
             partition.leader_epoch.to_string(),
             joined(&partition.replicas),
             joined(&partition.in_sync),
-            partition.earliest_offset.to_string(),
-            partition.latest_offset.to_string(),
-            records.to_string(),
-        ]);
+        ];
+        row.extend(has_sizes.then(|| partition.size_bytes.map(byte_size).unwrap_or_default()));
+        row.extend(
+            [partition.earliest_offset, partition.latest_offset, records].map(|number| number.to_string()),
+        );
+        table.add_row(row);
     }
     format!("{head}{}", rendered(&mut table))
 }
@@ -356,6 +390,8 @@ fn joined(numbers: &[i32]) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use ringlog_bench::client::metadata::PartitionImage;
+    use ringlog_protocol::ids::TopicId;
 
     use super::*;
     use crate::cli::output::Output;
@@ -409,7 +445,7 @@ mod tests {
 
     #[test]
     fn descriptions_show_leaders_and_offsets_in_aligned_columns() {
-        let partition = |partition, latest_offset| DescribedPartition {
+        let partition = |partition, latest_offset, size_bytes| DescribedPartition {
             partition,
             leader: 1,
             leader_epoch: 4,
@@ -417,20 +453,49 @@ mod tests {
             in_sync: vec![1],
             earliest_offset: 5,
             latest_offset,
+            size_bytes,
         };
-        let topic = DescribedTopic {
+        let mut topic = DescribedTopic {
             name: "orders".to_owned(),
             id: "AAAAAAAAAAAAAAAAAAAAAQ".to_owned(),
             internal: false,
-            partitions: vec![partition(0, 1_005), partition(1, 5)],
+            size_bytes: Some(1536),
+            partitions: vec![partition(0, 1_005, Some(1536)), partition(1, 5, Some(0))],
             configs: Vec::new(),
         };
-        let text = description(&topic);
-        assert!(text.starts_with("topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions\n"), "{text}");
-        let rows: Vec<Vec<&str>> =
-            text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[0], ["0", "1", "4", "1,2", "1", "5", "1005", "1000"]);
-        assert_eq!(rows[1], ["1", "1", "4", "1,2", "1", "5", "5", "0"]);
-        assert!(text.lines().all(|line| line.trim_end() == line));
+        let rows = |text: &str| -> Vec<String> {
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.lines().all(|line| line.trim_end() == line));
+            text.lines().map(words).collect()
+        };
+        let text = rows(&description(&topic));
+        assert_eq!(text[0], "topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions, 1.5 KiB");
+        assert_eq!(text[2..], ["0 1 4 1,2 1 1.5 KiB 5 1005 1000", "1 1 4 1,2 1 0 B 5 5 0"]);
+        // One leader does not tell, then none.
+        (topic.size_bytes, topic.partitions[1].size_bytes) = (None, None);
+        let text = rows(&description(&topic));
+        assert_eq!(text[0], "topic orders (id AAAAAAAAAAAAAAAAAAAAAQ): 2 partitions");
+        assert_eq!(text[2..], ["0 1 4 1,2 1 1.5 KiB 5 1005 1000", "1 1 4 1,2 1 5 5 0"]);
+        topic.partitions[0].size_bytes = None;
+        let text = rows(&description(&topic));
+        assert_eq!(text[1], "PARTITION LEADER EPOCH REPLICAS IN SYNC EARLIEST LATEST RECORDS");
+        assert_eq!(text[2], "0 1 4 1,2 1 5 1005 1000");
+    }
+
+    #[test]
+    fn a_total_is_told_only_of_all_partitions() {
+        let partition =
+            PartitionImage { leader: 1, leader_epoch: 0, replicas: vec![1], in_sync: vec![1], error_code: 0 };
+        let topic = TopicImage {
+            name: "orders".to_owned(),
+            id: TopicId::ZERO,
+            is_internal: false,
+            error_code: 0,
+            partitions: [(0, partition.clone()), (1, partition)].into(),
+        };
+        let mut sizes = LogSizes::from([(("orders".to_owned(), 0), 7)]);
+        assert_eq!(total_bytes(&topic, &sizes), None);
+        sizes.insert(("orders".to_owned(), 1), 0);
+        assert_eq!(total_bytes(&topic, &sizes), Some(7));
     }
 }

@@ -50,6 +50,7 @@ pub enum CoreRequest {
         timeout: Duration,
     },
     LeaderEpochs(Vec<TopicPartition>),
+    LogSizes(Vec<TopicPartition>),
     EpochEnds(Vec<EpochPart>),
     /// To the controller's core only: what DescribeQuorum tells.
     Quorum,
@@ -87,6 +88,8 @@ pub enum CoreReply {
     DeleteRecords(Vec<DeletedPart>),
     /// `None` where the partition has no leader here.
     LeaderEpochs(Vec<Option<LeaderEpoch>>),
+    /// In bytes; `None` where the partition is not here.
+    LogSizes(Vec<Option<u64>>),
     EpochEnds(Vec<EpochResult>),
     Quorum(Result<QuorumState, ErrorCode>),
     Controller(Result<ControllerReply, crate::coordinator::RunnerError>),
@@ -297,6 +300,8 @@ mod tests {
             | CoreRequest::Groups(_)
             | CoreRequest::Adopt(_)
             | CoreRequest::ConnectionClosed { .. } => 0,
+            // Lets others of the target have their turn.
+            CoreRequest::LogSizes(_) => 0,
             // Wait for the target's own device and nothing else.
             CoreRequest::Produce(_)
             | CoreRequest::Read(_)

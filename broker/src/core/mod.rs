@@ -10,6 +10,7 @@ pub mod ends;
 pub mod epochs;
 pub mod groups;
 pub mod images;
+pub mod log_sizes;
 pub mod messages;
 pub mod publish;
 pub mod quorum;

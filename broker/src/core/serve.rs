@@ -19,7 +19,9 @@ use super::messages::{
     CoreQuery, CoreReply, CoreRequest, CoreResponder, ListPart, ListResult, PartitionState, PositionPart,
     ProducePart, ProducedPart, ReadPart, ReadResult, WatchId,
 };
-use super::{Core, delete_records, ends, epochs, groups, images, quorum, refusals, session_parts, start};
+use super::{
+    Core, delete_records, ends, epochs, groups, images, log_sizes, quorum, refusals, session_parts, start,
+};
 use crate::observe::{Stage, StageTimes};
 
 /// Kafka's special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023).
@@ -42,6 +44,7 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::EpochEnds(parts) => {
             responder.respond(CoreReply::EpochEnds(epochs::epoch_ends(&core, &parts)))
         }
+        CoreRequest::LogSizes(keys) => log_sizes::serve(&core, keys, responder),
         CoreRequest::Quorum => responder.respond(CoreReply::Quorum(quorum::describe(&core))),
         CoreRequest::WatchFired { watch } => {
             core.home_watches.fire(watch);
@@ -62,11 +65,9 @@ pub fn serve(core: &Rc<Core>, query: CoreQuery) {
         CoreRequest::Read(parts) => {
             answer(&core, responder, async move |core| CoreReply::Read(read(core, &parts).await));
         }
-        CoreRequest::ListOffsets(parts) => {
-            answer(&core, responder, async move |core| {
-                CoreReply::ListOffsets(list_offsets(core, &parts).await)
-            });
-        }
+        CoreRequest::ListOffsets(parts) => answer(&core, responder, async move |core| {
+            CoreReply::ListOffsets(list_offsets(core, &parts).await)
+        }),
         CoreRequest::DeleteRecords { parts, timeout } => answer(&core, responder, async move |core| {
             CoreReply::DeleteRecords(delete_records::delete_records(core, &parts, timeout).await)
         }),
@@ -111,7 +112,7 @@ fn later(core: &Rc<Core>, responder: CoreResponder, work: impl AsyncFnOnce(&Rc<C
 }
 
 /// Answers what `work` comes to, without waiting for it here.
-fn answer(
+pub(super) fn answer(
     core: &Rc<Core>,
     responder: CoreResponder,
     work: impl AsyncFnOnce(&Rc<Core>) -> CoreReply + 'static,

@@ -12,6 +12,7 @@ pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_configs;
 pub mod describe_groups;
+pub mod describe_log_dirs;
 pub mod describe_quorum;
 pub mod fetch;
 pub mod find_coordinator;
@@ -154,6 +155,7 @@ pub async fn handle(
         ApiKey::AlterConfigs => alter_configs::handle_replacing(core, request).await?,
         ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
         ApiKey::UpdateFeatures => update_features::handle(core, request).await?,
+        ApiKey::DescribeLogDirs => describe_log_dirs::handle(core, request).await?,
         ApiKey::DescribeQuorum => describe_quorum::handle(core, connection, request).await?,
         ApiKey::FindCoordinator => find_coordinator::handle(core, connection, request).await?,
         ApiKey::JoinGroup => join_group::handle(core, connection, request).await?,

@@ -13,6 +13,7 @@ pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_configs;
 pub mod describe_groups;
+pub mod describe_log_dirs;
 pub mod describe_quorum;
 pub mod fetch;
 pub mod find_coordinator;
@@ -49,6 +50,7 @@ pub const DEFINED: &[(ApiKey, VersionRange)] = &[
     (ApiKey::DeleteTopics, delete_topics::DeleteTopicsRequest::VERSIONS),
     (ApiKey::DescribeConfigs, describe_configs::DescribeConfigsRequest::VERSIONS),
     (ApiKey::DescribeGroups, describe_groups::DescribeGroupsRequest::VERSIONS),
+    (ApiKey::DescribeLogDirs, describe_log_dirs::DescribeLogDirsRequest::VERSIONS),
     (ApiKey::DescribeQuorum, describe_quorum::DescribeQuorumRequest::VERSIONS),
     (ApiKey::Fetch, fetch::FetchRequest::VERSIONS),
     (ApiKey::FindCoordinator, find_coordinator::FindCoordinatorRequest::VERSIONS),
@@ -84,6 +86,7 @@ pub enum Request<'a> {
     DeleteTopics(delete_topics::DeleteTopicsRequest<'a>),
     DescribeConfigs(describe_configs::DescribeConfigsRequest<'a>),
     DescribeGroups(describe_groups::DescribeGroupsRequest<'a>),
+    DescribeLogDirs(describe_log_dirs::DescribeLogDirsRequest<'a>),
     DescribeQuorum(describe_quorum::DescribeQuorumRequest<'a>),
     Fetch(fetch::FetchRequest<'a>),
     FindCoordinator(find_coordinator::FindCoordinatorRequest<'a>),
@@ -145,6 +148,8 @@ impl<'a> Request<'a> {
             ApiKey::DescribeGroups => {
                 describe_groups::DescribeGroupsRequest::decode(reader, version).map(Request::DescribeGroups)
             }
+            ApiKey::DescribeLogDirs => describe_log_dirs::DescribeLogDirsRequest::decode(reader, version)
+                .map(Request::DescribeLogDirs),
             ApiKey::DescribeQuorum => {
                 describe_quorum::DescribeQuorumRequest::decode(reader, version).map(Request::DescribeQuorum)
             }
@@ -217,6 +222,7 @@ impl<'a> Request<'a> {
             Request::DeleteTopics(message) => message.encode(writer, version),
             Request::DescribeConfigs(message) => message.encode(writer, version),
             Request::DescribeGroups(message) => message.encode(writer, version),
+            Request::DescribeLogDirs(message) => message.encode(writer, version),
             Request::DescribeQuorum(message) => message.encode(writer, version),
             Request::Fetch(message) => message.encode(writer, version),
             Request::FindCoordinator(message) => message.encode(writer, version),
@@ -254,6 +260,7 @@ pub enum Response<'a> {
     DeleteTopics(delete_topics::DeleteTopicsResponse<'a>),
     DescribeConfigs(describe_configs::DescribeConfigsResponse<'a>),
     DescribeGroups(describe_groups::DescribeGroupsResponse<'a>),
+    DescribeLogDirs(describe_log_dirs::DescribeLogDirsResponse<'a>),
     DescribeQuorum(describe_quorum::DescribeQuorumResponse<'a>),
     Fetch(fetch::FetchResponse<'a>),
     FindCoordinator(find_coordinator::FindCoordinatorResponse<'a>),
@@ -315,6 +322,8 @@ impl<'a> Response<'a> {
             ApiKey::DescribeGroups => {
                 describe_groups::DescribeGroupsResponse::decode(reader, version).map(Response::DescribeGroups)
             }
+            ApiKey::DescribeLogDirs => describe_log_dirs::DescribeLogDirsResponse::decode(reader, version)
+                .map(Response::DescribeLogDirs),
             ApiKey::DescribeQuorum => {
                 describe_quorum::DescribeQuorumResponse::decode(reader, version).map(Response::DescribeQuorum)
             }
@@ -388,6 +397,7 @@ impl<'a> Response<'a> {
             Response::DeleteTopics(message) => message.encode(writer, version),
             Response::DescribeConfigs(message) => message.encode(writer, version),
             Response::DescribeGroups(message) => message.encode(writer, version),
+            Response::DescribeLogDirs(message) => message.encode(writer, version),
             Response::DescribeQuorum(message) => message.encode(writer, version),
             Response::Fetch(message) => message.encode(writer, version),
             Response::FindCoordinator(message) => message.encode(writer, version),

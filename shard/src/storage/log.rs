@@ -250,6 +250,13 @@ impl Log {
         self.segments.iter().map(|segment| u64::from(segment.bytes)).sum()
     }
 
+    /// As [`Log::size_bytes`], with the sound segments behind damage.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        let behind = self.behind.iter().map(|behind| u64::from(behind.segment.bytes)).sum::<u64>();
+        self.size_bytes() + behind
+    }
+
     /// The largest timestamp of all records, milliseconds since the Unix epoch.
     #[must_use]
     pub fn max_timestamp(&self) -> Option<i64> {
