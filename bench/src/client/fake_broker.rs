@@ -16,6 +16,9 @@ use ringlog_protocol::frame::{RequestHeader, ResponseHeader};
 use ringlog_protocol::ids::{Offset, TopicId};
 use ringlog_protocol::messages::api_versions::{ApiVersion, ApiVersionsResponse};
 use ringlog_protocol::messages::create_topics::{CreatableTopicResult, CreateTopicsResponse};
+use ringlog_protocol::messages::describe_log_dirs::{
+    DescribeLogDirsPartition, DescribeLogDirsResponse, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
 use ringlog_protocol::messages::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use ringlog_protocol::messages::init_producer_id::InitProducerIdResponse;
 use ringlog_protocol::messages::list_offsets::{
@@ -35,6 +38,8 @@ use super::fake_groups;
 pub const TOPIC: &str = "fake";
 const TOPIC_ID: TopicId = TopicId([7; 16]);
 pub const NODE_ID: i32 = 1;
+/// Bytes of the partition, as the fake says.
+pub const SIZE: i64 = 4711;
 
 /// What goes wrong, once for each entry, in order of requests of the API it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub enum Mischief {
     Silence,
     /// Announce a frame of this length.
     FrameLength(i32),
-    /// Produce: refuse with this code and append nothing.
+    /// Produce, DescribeLogDirs: refuse with this code and do nothing.
     Refuse(ErrorCode),
     /// Fetch: tell beside the records of an error of another partition.
     RefuseAnother(ErrorCode),
@@ -243,6 +248,7 @@ fn body(
         }
         ApiKey::Produce => return produce(state, version, reader, mischief, writer),
         ApiKey::CreateTopics => create_topics(version, writer)?,
+        ApiKey::DescribeLogDirs => log_dirs(mischief, version, writer)?,
         ApiKey::Fetch => fetch(state, version, reader, mischief, writer)?,
         ApiKey::ListOffsets => list_offsets(state, version, reader, writer)?,
         other => match fake_groups::body(state.address, header, writer) {
@@ -295,6 +301,23 @@ fn metadata(state: &State, version: i16, writer: &mut Writer) -> Result<(), Enco
     let response =
         MetadataResponse { brokers: vec![broker], topics: vec![topic], ..MetadataResponse::default() };
     response.encode(writer, version)
+}
+
+/// Two directories: the partition is in one and moves to the other.
+fn log_dirs(mischief: &Mischief, version: i16, writer: &mut Writer) -> Result<(), EncodeError> {
+    if let Mischief::Refuse(code) = mischief {
+        let refused =
+            DescribeLogDirsResponse { error_code: code.code(), ..DescribeLogDirsResponse::default() };
+        return refused.encode(writer, version);
+    }
+    let results = [(false, SIZE), (true, SIZE / 2)].map(|(is_future_key, partition_size)| {
+        let partition =
+            DescribeLogDirsPartition { partition_size, is_future_key, ..DescribeLogDirsPartition::default() };
+        let topic = DescribeLogDirsTopic { name: TOPIC, partitions: vec![partition] };
+        DescribeLogDirsResult { topics: vec![topic], ..DescribeLogDirsResult::default() }
+    });
+    DescribeLogDirsResponse { results: results.into(), ..DescribeLogDirsResponse::default() }
+        .encode(writer, version)
 }
 
 fn produce(

@@ -16,8 +16,9 @@ use ringlog_protocol::records::reader::Record;
 use super::address::parse_bootstrap;
 use super::admin::OffsetQuery;
 use super::error::ConnectionFault;
-use super::fake_broker::{FakeBroker, FakeConfig, Mischief, TOPIC};
+use super::fake_broker::{FakeBroker, FakeConfig, Mischief, SIZE, TOPIC};
 use super::fake_groups::{GROUP, OFFSET};
+use super::log_dirs::LogSizes;
 use super::producer::{Acks, Delivered, OutBatch, Producer, ProducerConfig};
 use super::reader::{Reader, ReaderOptions, RecordSink};
 use super::{Client, ClientConfig, ClientError};
@@ -93,6 +94,42 @@ fn groups_are_asked_for_in_the_versions_of_old_and_new_brokers() {
             client.delete_group(GROUP).await.expect("it may");
         });
     }
+}
+
+/// What leaders tell of sizes.
+fn log_sizes(config: FakeConfig) -> Result<LogSizes, ClientError> {
+    run(|io| async move {
+        let broker = FakeBroker::start(&io, config);
+        let client = Client::connect(&io, client_config(&broker)).await?;
+        let topic = client.topic(TOPIC).await?;
+        client.log_sizes(&[&*topic]).await
+    })
+}
+
+#[test]
+fn sizes_are_those_of_replicas_that_do_not_move_in_every_version() {
+    let told = LogSizes::from([((TOPIC.to_owned(), 0), SIZE as u64)]);
+    for version_max in [
+        (|api| if api == ApiKey::DescribeLogDirs { 1 } else { 4 }) as fn(ApiKey) -> i16,
+        |api| if api == ApiKey::DescribeLogDirs { 3 } else { 4 },
+        |api| api.api().served.map_or(0, |served| served.versions.max),
+    ] {
+        assert_eq!(log_sizes(FakeConfig { version_max, ..FakeConfig::default() }), Ok(told.clone()));
+    }
+}
+
+#[test]
+fn who_tells_no_sizes_is_no_failure() {
+    let nothing = Ok(LogSizes::new());
+    // From before the first version there is.
+    let version_max = |api| if api == ApiKey::DescribeLogDirs { 0 } else { 4 };
+    assert_eq!(log_sizes(FakeConfig { version_max, ..FakeConfig::default() }), nothing);
+    for mischief in [Mischief::Refuse(ErrorCode::ClusterAuthorizationFailed), Mischief::Close] {
+        assert_eq!(log_sizes(with_mischief(ApiKey::DescribeLogDirs, vec![mischief])), nothing);
+    }
+    let refused = Mischief::Refuse(ErrorCode::InvalidRequest);
+    let error = log_sizes(with_mischief(ApiKey::DescribeLogDirs, vec![refused])).expect_err("not that");
+    assert_eq!(error.code(), Some(ErrorCode::InvalidRequest));
 }
 
 #[test]

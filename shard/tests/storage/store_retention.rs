@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::storage_support::{SMALL, core_of, open_directory, partition};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use ringlog_io::sim::{Outcome, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::ids::{NodeId, Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition};
@@ -16,9 +16,9 @@ use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_protocol::records::validate::BatchProducer;
 use ringlog_raft::ids::{DirectoryId, ReplicaId};
 use ringlog_shard::partition::{AppendError, IncomingBatch};
-use ringlog_shard::storage::{CoreStorage, LogSettings, Retention, StorageSettings};
+use ringlog_shard::storage::{CoreStorage, LogSettings, RecoveredPartition, Retention, StorageSettings};
 use ringlog_shard::store::life::DeleteRecordsError;
-use ringlog_shard::store::{Opening, Store};
+use ringlog_shard::store::{Opening, Store, ViewError};
 use ringlog_shard::waiters::CommitGather;
 
 const HOUR: i64 = 3_600_000;
@@ -38,13 +38,21 @@ fn settings(age_ms_max: Option<i64>, bytes_max: Option<u64>) -> LogSettings {
 }
 
 async fn open(io: &Io, settings: LogSettings) -> Store {
+    open_with(io, settings, |_| {}).await
+}
+
+/// `change` may alter what recovery found.
+async fn open_with(io: &Io, settings: LogSettings, change: impl FnOnce(&mut RecoveredPartition)) -> Store {
     let directory = open_directory(io, Path::new("/data")).await;
     let recovery = ringlog_shard::journal::recovery::recover(io, &directory, 1, &core_of(1), &SMALL).await;
     let mut recovery = recovery.expect("recovery");
     assert_eq!(recovery.report.corruption, Vec::<String>::new());
     let shard = recovery.shards.pop().expect("one core");
     let storage = CoreStorage::start(io.clone(), shard, SMALL).await.expect("start");
-    let recovered = storage.take_recovered().into_iter().find(|partition| partition.key == key());
+    let mut recovered = storage.take_recovered().into_iter().find(|partition| partition.key == key());
+    if let Some(recovered) = &mut recovered {
+        change(recovered);
+    }
     let store = store_of(io, storage);
     store.open(vec![Opening { key: key(), recovered, settings }]).await;
     store
@@ -337,5 +345,35 @@ fn producers_outlive_the_records_that_they_sent() {
         assert_eq!(ends(&store), (2, 3));
         assert!(send(&store, 1).await.expect("known"), "also with records behind it");
         assert!(!send(&store, 3).await.expect("the one that follows"));
+    });
+}
+
+#[test]
+fn what_a_partition_holds_is_known_in_the_journal_in_segments_and_where_it_cannot_be_opened() {
+    simulate(|io| async move {
+        let bytes = {
+            let store = open(&io, settings(None, None)).await;
+            assert_eq!((store.stored_bytes(key()), store.stored_bytes(partition(9, 9))), (Some(0), None));
+            for _ in 0..3 {
+                append(&store, io.wall_now_ms(), 40_000).await;
+            }
+            let bytes = store.stored_bytes(key()).expect("it is here");
+            assert!((120_000..121_000).contains(&bytes), "{bytes}");
+            store.storage().checkpoint().await.expect("checkpoint");
+            assert_eq!(store.stored_bytes(key()), Some(bytes), "in segments as in the journal");
+            bytes
+        };
+        {
+            let store = open(&io, settings(None, None)).await;
+            assert_eq!(store.stored_bytes(key()), Some(bytes));
+        }
+        let spoil = |recovered: &mut RecoveredPartition| {
+            recovered.hard_state = Some(Bytes::from_static(b"not what a group wrote"));
+        };
+        let store = open_with(&io, settings(None, None), spoil).await;
+        assert!(matches!(store.view(key()), Err(ViewError::Offline { .. })));
+        assert_eq!(store.stored_bytes(key()), Some(bytes));
+        store.delete(key());
+        assert_eq!(store.stored_bytes(key()), None);
     });
 }
