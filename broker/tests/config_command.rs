@@ -1,4 +1,5 @@
-//! `ringlog config list|describe|alter` and `ringlog topic alter --partitions` against a real broker: what they print, change and refuse.
+//! `ringlog config list|describe|alter`, `ringlog topic alter --partitions` and the sizes of topics against a real broker: what they print, change
+//! and refuse.
 
 mod process;
 
@@ -71,4 +72,28 @@ fn a_topic_gets_more_partitions_by_command() {
     assert!(text.contains("INVALID_PARTITIONS") && text.contains("has 4 partitions already"), "{text}");
     let text = broker.refuses(&["topic", "alter", "nope", "--partitions", "4"]);
     assert!(text.contains("UNKNOWN_TOPIC_OR_PARTITION"), "{text}");
+}
+
+#[test]
+fn topics_are_shown_with_their_sizes() {
+    let broker = Broker::serve(&["--ephemeral", "--shards", "2"]);
+    broker.json(&["topic", "create", "orders", "-p", "4", "-o", "json"]);
+    assert!(broker.send("orders", 1, &["line".to_owned()]));
+    assert!(broker.send("orders", 3, &["x".repeat(3000)]));
+    let described = broker.json(&["topic", "describe", "orders", "-o", "json"]);
+    let partitions = described[0]["partitions"].as_array().expect("a list");
+    let sizes: Vec<u64> =
+        partitions.iter().map(|partition| partition["size_bytes"].as_u64().expect("a size")).collect();
+    assert_eq!((sizes[0], sizes[2]), (0, 0));
+    // A batch's header and the fields of its only record.
+    assert!((61..100).contains(&sizes[1]) && (3061..3100).contains(&sizes[3]), "{sizes:?}");
+    assert_eq!(described[0]["size_bytes"], json!(sizes.iter().sum::<u64>()));
+    assert_eq!(broker.json(&["topic", "list", "-o", "json"])[0]["size_bytes"], described[0]["size_bytes"]);
+    let table = String::from_utf8(broker.run(&["topic", "describe", "orders"]).stdout).expect("text");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].ends_with(": 4 partitions, 3.1 KiB"), "{table}");
+    assert!(lines[1].contains("IN SYNC  ") && lines[1].contains("  SIZE  "), "{table}");
+    assert!(lines[2].contains("  0 B  ") && lines[5].contains("  3.0 KiB  "), "{table}");
+    let list = String::from_utf8(broker.run(&["topic", "list"]).stdout).expect("text");
+    assert!(list.lines().all(|line| line.len() <= 80 && !line.contains("SIZE")), "{list}");
 }

@@ -332,3 +332,55 @@ fn the_quorum_of_one_describes_itself() {
         assert_eq!((told.error_code, told.topics[0].partitions[0].error_code), (0, 3), "{topic}");
     }
 }
+
+#[test]
+fn what_a_broker_was_started_with_is_told_as_set_however_it_was_set() {
+    const STATIC: i8 = 4;
+    const DEFAULT: i8 = 5;
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = directory.path().join("server.properties");
+    let data = directory.path().join("data");
+    // Two of Kafka's older names among them.
+    let lines =
+        format!("broker.id=7\nlog.dir={}\nnum.partitions=1\nlog.retention.minutes=60\n", data.display());
+    std::fs::write(&file, lines).expect("writable");
+    let arguments = [
+        "--config",
+        process::text(&file),
+        "--advertise",
+        "broker.example:9092",
+        "--shards",
+        "1",
+        "--memory",
+        "64MiB",
+        "--set",
+        "fetch.max.bytes=1000000",
+    ];
+    let mut command = process::command(process::FREE, &arguments);
+    command.env("RINGLOG_MESSAGE_MAX_BYTES", "2000000");
+    let broker = Broker::spawn(command);
+    for (key, value, source) in [
+        ("node.id", "7", STATIC),
+        ("log.dirs", process::text(&data), STATIC),
+        // As set, though it is the default too.
+        ("num.partitions", "1", STATIC),
+        ("log.retention.minutes", "60", STATIC),
+        ("advertised.listeners", "broker.example:9092", STATIC),
+        ("listeners", process::FREE, STATIC),
+        ("ringlog.shards", "1", STATIC),
+        ("ringlog.memory", "64MiB", STATIC),
+        ("fetch.max.bytes", "1000000", STATIC),
+        ("message.max.bytes", "2000000", STATIC),
+        ("log.segment.bytes", "1073741824", DEFAULT),
+        ("offsets.topic.num.partitions", "50", DEFAULT),
+    ] {
+        let (error, told) = broker.described(BROKER, "7", key);
+        let (shown, from, synonyms) = told.expect("it has the key");
+        assert_eq!((error, shown.as_str(), from, synonyms[0]), (0, value, source, source), "{key}");
+    }
+    broker.kill();
+    // Nobody said where clients reach it: they are told what they reached.
+    let broker = start(&directory.path().join("other"));
+    let (_, told) = broker.described(BROKER, "1", "advertised.listeners");
+    assert_eq!(told.expect("it has the key"), ("auto".to_owned(), DEFAULT, vec![DEFAULT]));
+}
