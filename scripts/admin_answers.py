@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that read and change configs and levels of features, list what has configs, describe the quorum, ask for epochs, for more
-partitions and for sizes: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
+"""Requests that read and change configs and levels of features, list what has configs, describe the quorum and topics in pages, ask for
+epochs, for more partitions and for sizes: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
 against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
@@ -27,6 +27,7 @@ from wire import Reader, array, string  # noqa: E402
 
 import feature_answers  # noqa: E402
 import log_dir_answers  # noqa: E402
+import page_answers  # noqa: E402
 import partition_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
@@ -55,6 +56,8 @@ KNOWN = {
     "group, not built: ": "share and streams groups are not built, and assignments are always computed beside the coordinator",
     "partitions, at once: ": "the bound here is the topic's, with INVALID_PARTITIONS as in CreateTopics; Kafka's is the request's",
     "partitions, internal: ": "Kafka takes it, and from its next start on looks for groups and their offsets elsewhere",
+    "pages, named: no name": "Kafka fails with UNKNOWN_SERVER_ERROR",
+    "pages, at once: ": "Kafka counts beyond 32 bits, and the next cursor is negative",
     "epochs, negative": "Kafka finds an end for an epoch below -1",
     "epochs": "a first term is 1 here, and 0 there",
 }
@@ -362,6 +365,7 @@ def cases(address, texts=False, settles=0.0):
         yield "quorum of another topic", quorum(peer, topic=NAME)
     yield from partition_answers.cases(address, texts, settles)
     yield from log_dir_answers.cases(address, settles)
+    yield from page_answers.cases(address, settles)
 
 
 def compaction_cases(peer, change, show):
@@ -490,6 +494,8 @@ def tool_cases(address):
         ("partitions: fewer", "never fewer again", ["TopicCommand", "--alter", "--topic", NAME, "--partitions", "4"]),
         ("log dirs: of a topic", f'"partition":"{NAME}-4"', ["LogDirsCommand", "--describe", "--topic-list", NAME]),
         ("log dirs: everything", '"error":null', ["LogDirsCommand", "--describe"]),
+        ("topics: described in pages", "Topic: page-answers-6\tPartition: 299", ["TopicCommand", "--describe"]),
+        ("topics: one described", "PartitionCount: 300", ["TopicCommand", "--describe", "--topic", "page-answers-3"]),
         ("quorum: status", "LeaderEpoch:            1", ["MetadataQuorumCommand", "describe", "--status"]),
         ("quorum: replication", "Leader", ["MetadataQuorumCommand", "describe", "--replication"]),
         ("features: describe", f"Feature: {feature_answers.FORMATS[1]}", ["FeatureCommand", "describe"]),

@@ -282,7 +282,7 @@ apis! {
     PushTelemetry = 72, Since(0), NOT_SERVED;
     AssignReplicasToDirs = 73, Since(0), NOT_SERVED;
     ListConfigResources = 74, Since(0), needs(Operation::DescribeConfigs, Cluster, range(0, 1));
-    DescribeTopicPartitions = 75, Since(0), NOT_SERVED;
+    DescribeTopicPartitions = 75, Since(0), needs(Describe, Topic, range(0, 0));
     ShareGroupHeartbeat = 76, Since(1), NOT_SERVED;
     ShareGroupDescribe = 77, Since(1), NOT_SERVED;
     ShareFetch = 78, Since(1), NOT_SERVED;

@@ -78,6 +78,7 @@ defaults! {
         DescribeGroups describe_groups DescribeGroupsRequest DescribeGroupsResponse;
         DescribeLogDirs describe_log_dirs DescribeLogDirsRequest DescribeLogDirsResponse;
         DescribeQuorum describe_quorum DescribeQuorumRequest DescribeQuorumResponse;
+        DescribeTopicPartitions describe_topic_partitions DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse;
         Fetch fetch FetchRequest FetchResponse;
         FindCoordinator find_coordinator FindCoordinatorRequest FindCoordinatorResponse;
         Heartbeat heartbeat HeartbeatRequest HeartbeatResponse;

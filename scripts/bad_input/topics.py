@@ -1,9 +1,12 @@
-"""Topic names, CreateTopics, Metadata."""
+"""Topic names, CreateTopics, Metadata, DescribeTopicPartitions."""
+import struct
 import time
 
 import wire
 
-from bad_input.context import case, fresh_client, INT32_MAX, SERVED_WITHIN_SECONDS, Unexpected
+from bad_input.context import case, fresh_client, INT32_MAX, SERVED_WITHIN_SECONDS, TOPIC, Unexpected
+
+DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 BAD_NAMES = [b"", b".", b"..", b"a/b", b"a\0b", b"x" * 250, "größe".encode(), b"a b", b"../../etc/passwd"]
@@ -65,3 +68,42 @@ def many_names(context):
             pass
     if took > SERVED_WITHIN_SECONDS:
         raise Unexpected(f"another client waited {took:.1f} s")
+
+
+def pages(names=(), limit=2000, cursor=b"\xff"):
+    """DescribeTopicPartitions v0; the cursor as it is on the wire."""
+    compact = [wire.uvarint(len(name) + 1) + name + b"\0" for name in names]
+    return wire.uvarint(len(compact) + 1) + b"".join(compact) + struct.pack(">i", limit) + cursor + b"\0"
+
+
+def cursor(name, partition):
+    return b"\1" + wire.uvarint(len(name) + 1) + name + struct.pack(">i", partition) + b"\0"
+
+
+@case("75 DescribeTopicPartitions: bodies that promise more than they hold")
+def short_pages(context):
+    whole = pages([TOPIC.encode()], cursor=cursor(b"x", 0))
+    bodies = [b"", b"\xff" * 64, b"\xff\xff\xff\xff\x0f" * 3, b"\0", pages(cursor=b"\1"), pages(cursor=b"\1\0" + b"\0" * 6),
+              *(whole[:length] for length in range(1, len(whole)))]
+    for body in bodies:
+        if not context.is_kafka:
+            context.closes(wire.request(DESCRIBE_TOPIC_PARTITIONS, 0, b"\0" + body), f"body {body!r}")
+
+
+@case("76 DescribeTopicPartitions: cursors that lead nowhere, and 50,000 unknown names", memory_mib=64)
+def pages_from_nowhere(context):
+    unknown = [f"unknown-{number}".encode() for number in range(50_000)]
+    for what, body in [
+        ("a partition below 0", pages(cursor=cursor(TOPIC.encode(), -1))),
+        ("the last partition there may be", pages(cursor=cursor(TOPIC.encode(), INT32_MAX), limit=INT32_MAX)),
+        ("a topic that was not asked for", pages([TOPIC.encode()], cursor=cursor(b"y", 3))),
+        ("a bad name", pages(cursor=cursor(b"a\0b/" * 1000, 1), limit=-INT32_MAX)),
+        ("names that are none", pages(BAD_NAMES, limit=0)), ("unknown names", pages(unknown)), ("unknown names, a cursor", pages(unknown, cursor=cursor(unknown[7], 9))),
+    ]:
+        with context.connect(20.0) as peer:
+            begin = time.monotonic()
+            peer.send(wire.request(DESCRIBE_TOPIC_PARTITIONS, 0, b"\0" + body))
+            if len(peer.receive_frame()) < 8:
+                raise Unexpected(f"{what}: an answer without a body")
+            if time.monotonic() - begin > 2:
+                raise Unexpected(f"{what}: took {time.monotonic() - begin:.1f} s")

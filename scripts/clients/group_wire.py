@@ -117,6 +117,13 @@ class _Writer:
             self.out += struct.pack(">" + kind, value)
 
     def field(self, kind, value):
+        if isinstance(kind, tuple):
+            form, fields = kind
+            if form == "?":
+                self.out += struct.pack(">b", -1 if value is None else 1)
+            if value is not None:
+                self.fields(fields, value)
+            return
         if not isinstance(kind, list):
             self.value(kind, value)
             return
@@ -132,7 +139,7 @@ class _Writer:
         assert not unknown, unknown
         for name, kind, versions in fields:
             if _has(versions, self.version):
-                default = NAMED_DEFAULTS.get(name, [] if isinstance(kind, list) else DEFAULTS.get(kind))
+                default = NAMED_DEFAULTS.get(name, [] if isinstance(kind, list) else DEFAULTS.get(kind) if isinstance(kind, str) else None)
                 self.field(kind, values.get(name, default))
         if self.flexible:
             self.out += b"\0"

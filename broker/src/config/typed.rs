@@ -97,6 +97,8 @@ pub struct LimitConfig {
     pub fetch_bytes_max: u32,
     /// Fetch sessions of all cores.
     pub fetch_sessions_max: u32,
+    /// `max.request.partition.size.limit`; 1 or more.
+    pub described_partitions_max: i32,
     /// `producer.id.expiration.ms`.
     pub producer_id_expiration_ms: u64,
     /// `log.retention.check.interval.ms`.
@@ -401,6 +403,7 @@ fn limits(resolved: &Resolved) -> LimitConfig {
         connections_per_address_max: resolved.integer("max.connections.per.ip") as u32,
         fetch_bytes_max: resolved.integer("fetch.max.bytes") as u32,
         fetch_sessions_max: resolved.integer("max.incremental.fetch.session.cache.slots") as u32,
+        described_partitions_max: resolved.integer("max.request.partition.size.limit") as i32,
         producer_id_expiration_ms: resolved.integer("producer.id.expiration.ms") as u64,
         retention_check_ms: resolved.integer("log.retention.check.interval.ms") as u64,
         scrub_bytes_per_second: resolved.integer("ringlog.scrub.bytes.per.second") as u64,

@@ -3,6 +3,7 @@
 //! Owns look-ups with Kafka's errors. It is changed only by [`super::machine`], on a copy that nobody reads yet.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use ringlog_flat::metadata::NodeRecord;
@@ -132,6 +133,11 @@ impl MetadataImage {
     /// All topics, by name.
     pub fn topics(&self) -> impl ExactSizeIterator<Item = &Arc<TopicImage>> {
         self.topics.values()
+    }
+
+    /// The topics whose names are not below `name`, by name.
+    pub fn topics_from(&self, name: &str) -> impl Iterator<Item = &Arc<TopicImage>> {
+        self.topics.range::<str, _>((Bound::Included(name), Bound::Unbounded)).map(|(_, topic)| topic)
     }
 
     /// The nodes that registered, by id.

@@ -27,7 +27,8 @@ use crate::server::replies::Answer;
 
 /// Codes of Kafka's AclOperation as bits: without ACLs everybody may do everything that the resource knows.
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
-const TOPIC_OPERATIONS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+pub(super) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 /// CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE.
 const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 const NOT_ASKED_FOR: i32 = i32::MIN;
@@ -44,7 +45,12 @@ pub(super) async fn handle(
     create_missing(core, &asked, info.version).await;
     let image = core.image();
     let found = look_up(&image, &asked, info.version);
-    let epochs = leader_epochs(core, &found).await;
+    let found_topics = found.iter().filter_map(|topic| match topic {
+        TopicLookup::Found(topic) => Some(topic),
+        TopicLookup::Missing { .. } => None,
+    });
+    let keys: Vec<TopicPartition> = found_topics.flat_map(|topic| topic.partitions()).collect();
+    let epochs = leader_epochs(core, &keys).await;
     info.clock.mark(Stage::Queue, core.io.monotonic_now().as_nanos());
     let (host, port) = advertised(core, connection);
     let me = core.config.node_id.0;
@@ -161,14 +167,9 @@ fn look_up(image: &MetadataImage, asked: &MetadataRequest<'_>, version: i16) -> 
         .collect()
 }
 
-/// The epochs of all partitions in order; `None` where the partition cannot be led.
-async fn leader_epochs(core: &Rc<Core>, found: &[TopicLookup]) -> Vec<Option<LeaderEpoch>> {
-    let found_topics = found.iter().filter_map(|topic| match topic {
-        TopicLookup::Found(topic) => Some(topic),
-        TopicLookup::Missing { .. } => None,
-    });
-    let keys: Vec<TopicPartition> = found_topics.flat_map(|topic| topic.partitions()).collect();
-    let groups = spread::by_core(&keys, |key| core.owner_of(*key));
+/// The epochs of these partitions in order; `None` where the partition cannot be led.
+pub(super) async fn leader_epochs(core: &Rc<Core>, keys: &[TopicPartition]) -> Vec<Option<LeaderEpoch>> {
+    let groups = spread::by_core(keys, |key| core.owner_of(*key));
     spread::ask(
         core,
         &groups,

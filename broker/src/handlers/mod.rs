@@ -14,6 +14,7 @@ pub mod describe_configs;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_quorum;
+pub mod describe_topic_partitions;
 pub mod fetch;
 pub mod find_coordinator;
 mod group_calls;
@@ -156,6 +157,7 @@ pub async fn handle(
         ApiKey::IncrementalAlterConfigs => alter_configs::handle_incremental(core, request).await?,
         ApiKey::UpdateFeatures => update_features::handle(core, request).await?,
         ApiKey::DescribeLogDirs => describe_log_dirs::handle(core, request).await?,
+        ApiKey::DescribeTopicPartitions => describe_topic_partitions::handle(core, request).await?,
         ApiKey::DescribeQuorum => describe_quorum::handle(core, connection, request).await?,
         ApiKey::FindCoordinator => find_coordinator::handle(core, connection, request).await?,
         ApiKey::JoinGroup => join_group::handle(core, connection, request).await?,

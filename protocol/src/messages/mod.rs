@@ -15,6 +15,7 @@ pub mod describe_configs;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_quorum;
+pub mod describe_topic_partitions;
 pub mod fetch;
 pub mod find_coordinator;
 pub mod heartbeat;
@@ -52,6 +53,7 @@ pub const DEFINED: &[(ApiKey, VersionRange)] = &[
     (ApiKey::DescribeGroups, describe_groups::DescribeGroupsRequest::VERSIONS),
     (ApiKey::DescribeLogDirs, describe_log_dirs::DescribeLogDirsRequest::VERSIONS),
     (ApiKey::DescribeQuorum, describe_quorum::DescribeQuorumRequest::VERSIONS),
+    (ApiKey::DescribeTopicPartitions, describe_topic_partitions::DescribeTopicPartitionsRequest::VERSIONS),
     (ApiKey::Fetch, fetch::FetchRequest::VERSIONS),
     (ApiKey::FindCoordinator, find_coordinator::FindCoordinatorRequest::VERSIONS),
     (ApiKey::Heartbeat, heartbeat::HeartbeatRequest::VERSIONS),
@@ -88,6 +90,7 @@ pub enum Request<'a> {
     DescribeGroups(describe_groups::DescribeGroupsRequest<'a>),
     DescribeLogDirs(describe_log_dirs::DescribeLogDirsRequest<'a>),
     DescribeQuorum(describe_quorum::DescribeQuorumRequest<'a>),
+    DescribeTopicPartitions(describe_topic_partitions::DescribeTopicPartitionsRequest<'a>),
     Fetch(fetch::FetchRequest<'a>),
     FindCoordinator(find_coordinator::FindCoordinatorRequest<'a>),
     Heartbeat(heartbeat::HeartbeatRequest<'a>),
@@ -152,6 +155,10 @@ impl<'a> Request<'a> {
                 .map(Request::DescribeLogDirs),
             ApiKey::DescribeQuorum => {
                 describe_quorum::DescribeQuorumRequest::decode(reader, version).map(Request::DescribeQuorum)
+            }
+            ApiKey::DescribeTopicPartitions => {
+                describe_topic_partitions::DescribeTopicPartitionsRequest::decode(reader, version)
+                    .map(Request::DescribeTopicPartitions)
             }
             ApiKey::Fetch => fetch::FetchRequest::decode(reader, version).map(Request::Fetch),
             ApiKey::FindCoordinator => find_coordinator::FindCoordinatorRequest::decode(reader, version)
@@ -224,6 +231,7 @@ impl<'a> Request<'a> {
             Request::DescribeGroups(message) => message.encode(writer, version),
             Request::DescribeLogDirs(message) => message.encode(writer, version),
             Request::DescribeQuorum(message) => message.encode(writer, version),
+            Request::DescribeTopicPartitions(message) => message.encode(writer, version),
             Request::Fetch(message) => message.encode(writer, version),
             Request::FindCoordinator(message) => message.encode(writer, version),
             Request::Heartbeat(message) => message.encode(writer, version),
@@ -262,6 +270,7 @@ pub enum Response<'a> {
     DescribeGroups(describe_groups::DescribeGroupsResponse<'a>),
     DescribeLogDirs(describe_log_dirs::DescribeLogDirsResponse<'a>),
     DescribeQuorum(describe_quorum::DescribeQuorumResponse<'a>),
+    DescribeTopicPartitions(describe_topic_partitions::DescribeTopicPartitionsResponse<'a>),
     Fetch(fetch::FetchResponse<'a>),
     FindCoordinator(find_coordinator::FindCoordinatorResponse<'a>),
     Heartbeat(heartbeat::HeartbeatResponse),
@@ -326,6 +335,10 @@ impl<'a> Response<'a> {
                 .map(Response::DescribeLogDirs),
             ApiKey::DescribeQuorum => {
                 describe_quorum::DescribeQuorumResponse::decode(reader, version).map(Response::DescribeQuorum)
+            }
+            ApiKey::DescribeTopicPartitions => {
+                describe_topic_partitions::DescribeTopicPartitionsResponse::decode(reader, version)
+                    .map(Response::DescribeTopicPartitions)
             }
             ApiKey::Fetch => fetch::FetchResponse::decode(reader, version).map(Response::Fetch),
             ApiKey::FindCoordinator => find_coordinator::FindCoordinatorResponse::decode(reader, version)
@@ -399,6 +412,7 @@ impl<'a> Response<'a> {
             Response::DescribeGroups(message) => message.encode(writer, version),
             Response::DescribeLogDirs(message) => message.encode(writer, version),
             Response::DescribeQuorum(message) => message.encode(writer, version),
+            Response::DescribeTopicPartitions(message) => message.encode(writer, version),
             Response::Fetch(message) => message.encode(writer, version),
             Response::FindCoordinator(message) => message.encode(writer, version),
             Response::Heartbeat(message) => message.encode(writer, version),

@@ -97,12 +97,11 @@ pub(super) const KEYS: &[Key] = &[
         "1000",
         "Fetch sessions kept at once, shared out evenly among the cores; 0: none, each Fetch names all its partitions.",
     ),
-    not_built(
+    built(
         "max.request.partition.size.limit",
         integer(1, I32_MAX),
         "2000",
-        "DescribeTopicPartitions is not built yet",
-        "Partitions in one DescribeTopicPartitions answer.",
+        "The most partitions in one DescribeTopicPartitions answer; clients that ask for more go on in another.",
     ),
     built(
         "producer.id.expiration.ms",

@@ -1,8 +1,6 @@
 //! More partitions of a topic (CreatePartitions) of a whole node on the simulation, over one core and several: there with the answer, over a
 //! power cut whole or not at all, heard of by groups; and what was open before goes on.
 
-mod support;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -27,10 +25,10 @@ use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_protocol::records::validate::BatchProducer;
 use ringlog_protocol::wire::{Reader, Records, Writer};
 
-use support::clients;
-use support::clients::TOPIC;
-use support::consumer::Consumer;
-use support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
+use crate::support::clients;
+use crate::support::clients::TOPIC;
+use crate::support::consumer::Consumer;
+use crate::support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
 
 const WAIT: Duration = Duration::from_secs(120);
 const GROWN: i32 = PARTITION_COUNT + 5;
