@@ -40,7 +40,7 @@ pub struct Progress {
     pub lag_ms: Option<i64>,
     /// Milliseconds until retention takes the first of those that wait; `None`: never, as far as is known.
     pub retention_in_ms: Option<i64>,
-    /// Records that retention took before the group consumed them.
+    /// Records that were gone, by retention or deleted, before the group consumed them.
     pub lost_records: i64,
 }
 

@@ -75,7 +75,7 @@ struct PartitionRow {
     retention_in_ms: Option<i64>,
     /// Set where it may go earlier by size, and at this size of the partition. When, only its broker knows.
     retention_bytes: Option<i64>,
-    /// Records that retention took before the group consumed them.
+    /// Records that were gone, by retention or deleted, before the group consumed them.
     lost_records: i64,
     member: Option<String>,
     client_id: Option<String>,
@@ -87,6 +87,8 @@ struct PartitionRow {
 
 #[derive(Debug, Default, Serialize)]
 struct Total {
+    /// Those that the lag is of.
+    partitions_committed: usize,
     lag_records: i64,
     lag_ms: Option<i64>,
     retention_in_ms: Option<i64>,
@@ -190,7 +192,16 @@ fn total(rows: &[PartitionRow]) -> Total {
     let Progress { lag_records, lag_ms, retention_in_ms, lost_records } = progress;
     let bounded = rows.iter().filter_map(|row| Some((row.topic.clone(), row.retention_bytes?)));
     let retention_bytes = bounded.collect();
-    Total { lag_records, lag_ms, retention_in_ms, retention_bytes, lost_records, trend: None }
+    let partitions_committed = rows.iter().filter(|row| row.look.is_some()).count();
+    Total {
+        partitions_committed,
+        lag_records,
+        lag_ms,
+        retention_in_ms,
+        retention_bytes,
+        lost_records,
+        trend: None,
+    }
 }
 
 impl PartitionRow {
@@ -386,6 +397,7 @@ fn sentences(total: &Total) -> Vec<String> {
     let mut sentences = Vec::new();
     let records = |count: i64| format!("{count} record{}", if count == 1 { "" } else { "s" });
     sentences.push(match total.lag_ms {
+        _ if total.partitions_committed == 0 => "lag: not known, no offset is committed".to_owned(),
         _ if total.lag_records == 0 => "lag: none".to_owned(),
         Some(lag_ms) => {
             format!("lag: {}, the oldest has waited {}", records(total.lag_records), duration_text(lag_ms))
@@ -394,12 +406,15 @@ fn sentences(total: &Total) -> Vec<String> {
     });
     if total.lost_records > 0 {
         sentences.push(format!(
-            "LOST: retention took {} before the group consumed them",
+            "LOST: {} went, by retention or deleted, before the group consumed them",
             records(total.lost_records)
         ));
     }
     if let Some(left_ms) = total.retention_in_ms {
-        sentences.push(format!("retention takes the oldest of them in {}", duration_text(left_ms)));
+        sentences.push(match left_ms {
+            0 => "retention may take the oldest of them any moment".to_owned(),
+            _ => format!("retention takes the oldest of them in {}", duration_text(left_ms)),
+        });
     }
     sentences.extend(by_size(total));
     if let Some(trend) = &total.trend {
@@ -425,12 +440,11 @@ fn by_size(total: &Total) -> Option<String> {
         0 => {}
         left => named.push(format!("{left} other topic{}", plural(left))),
     }
-    let when = if total.retention_in_ms.is_some() {
-        "retention by size may take records earlier"
-    } else {
-        "retention by size takes records"
+    let when = match total.retention_in_ms {
+        Some(_) => "by size it may take them earlier",
+        None => "retention takes them by size",
     };
-    (!named.is_empty()).then(|| format!("{when}: of {}", named.join(", ")))
+    (!named.is_empty()).then(|| format!("{when}: {}", named.join(", ")))
 }
 
 #[cfg(test)]
@@ -502,7 +516,7 @@ mod tests {
         let only_size = total(std::slice::from_ref(&without_age));
         let told = sentences(&only_size);
         assert!(
-            told.contains(&"retention by size takes records: of orders (retention.bytes=1000)".to_owned()),
+            told.contains(&"retention takes them by size: orders (retention.bytes=1000)".to_owned()),
             "{told:?}"
         );
         let table = partition_table(&[without_age, with_age, row(2, None, 4, None)]);
@@ -510,10 +524,23 @@ mod tests {
 
         let many: Vec<PartitionRow> = ["a", "b", "c", "d"].map(|topic| bounded(topic, Some(90_000))).into();
         let told = sentences(&total(&many));
-        let expected = "retention by size may take records earlier: of a (retention.bytes=1000), b (retention.bytes=1000), \
+        let expected = "by size it may take them earlier: a (retention.bytes=1000), b (retention.bytes=1000), \
                         c (retention.bytes=1000), 1 other topic";
         assert!(told.contains(&expected.to_owned()), "{told:?}");
         assert!(by_size(&total(&[row(0, Some(5), 25, Some(1))])).is_none());
+    }
+
+    #[test]
+    fn a_group_that_never_committed_is_not_said_to_lag_by_nothing() {
+        assert_eq!(sentences(&total(&[row(0, None, 4, None)])), ["lag: not known, no offset is committed"]);
+        assert_eq!(sentences(&total(&[row(0, None, 4, None), row(1, Some(4), 4, None)])), ["lag: none"]);
+    }
+
+    #[test]
+    fn what_may_go_any_moment_has_no_time_left() {
+        let total =
+            Total { partitions_committed: 1, lag_records: 1, retention_in_ms: Some(0), ..Total::default() };
+        assert_eq!(sentences(&total)[1], "retention may take the oldest of them any moment");
     }
 
     #[test]
