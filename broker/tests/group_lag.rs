@@ -75,6 +75,19 @@ fn by_group(text: &str, family: &str) -> BTreeMap<String, f64> {
     lines.map(|(group, value)| (group.to_owned(), value.parse().expect("a number"))).collect()
 }
 
+/// What each topic of each group shows in this family; none twice.
+fn by_topic(text: &str, family: &str) -> BTreeMap<(String, String), f64> {
+    let prefix = format!("{family}{{group=\"");
+    let mut shown = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix(&prefix)) {
+        let (names, value) = line.split_once("\"} ").expect("labels and a value");
+        let (group, topic) = names.split_once("\",topic=\"").expect("two labels");
+        let earlier = shown.insert((group.to_owned(), topic.to_owned()), value.parse().expect("a number"));
+        assert_eq!(earlier, None, "{line}");
+    }
+    shown
+}
+
 fn single(text: &str, family: &str) -> Option<f64> {
     let prefix = format!("{family} ");
     let value = text.lines().find_map(|line| line.strip_prefix(&prefix))?;
@@ -219,6 +232,77 @@ fn retention_by_size_is_foreseen_while_the_log_grows_and_comes() {
     let text = after_the_next_look(&scene);
     let lost = by_group(&text, "ringlog_group_lag_lost_records");
     assert_eq!((lost["g0"], lost["g1"]), (1.0, 0.0));
+    scene.stop();
+}
+
+#[test]
+fn a_groups_lag_is_that_of_its_topics_over_all_cores() {
+    for core_count in 1..=3 {
+        let scene = Scene::new(u64::from(20 + core_count), core_count);
+        scene.create("tea", 3);
+        scene.pass(Duration::from_secs(30));
+        produce_to(&scene, "tea", 3, 5, 3);
+        scene.pass(Duration::from_secs(30));
+        produce(&scene, 10);
+        commit(&scene, "g0", 4);
+        commit_to(&scene, "g0", "tea", 3, 0);
+        commit(&scene, "g1", 10);
+        let text = after_the_next_look(&scene);
+        let place = |group: &str, topic: &str| (group.to_owned(), topic.to_owned());
+        let lags = by_topic(&text, "ringlog_group_topic_lag_records");
+        let expected =
+            [(place("g0", TOPIC), 48.0), (place("g0", "tea"), 15.0), (place("g1", TOPIC), 0.0)].into();
+        assert_eq!(lags, expected, "{core_count} cores");
+        assert_eq!(by_group(&text, "ringlog_group_lag_records")["g0"], 63.0);
+        let waited = by_topic(&text, "ringlog_group_topic_lag_seconds");
+        let oldest = by_group(&text, "ringlog_group_lag_seconds")["g0"];
+        assert_eq!((waited[&place("g0", "tea")], waited[&place("g1", TOPIC)]), (oldest, 0.0));
+        assert!(waited[&place("g0", TOPIC)] < oldest - 29.0, "{waited:?}");
+        let left = by_topic(&text, "ringlog_group_topic_lag_retention_seconds");
+        let first = by_group(&text, "ringlog_group_lag_retention_seconds")["g0"];
+        assert_eq!((left.len(), left[&place("g0", "tea")]), (2, first));
+
+        let deleting = client(&scene);
+        scene.run(async move { deleting.delete_topic("tea").await.expect("it may") });
+        let text = after_the_next_look(&scene);
+        let lags = by_topic(&text, "ringlog_group_topic_lag_records");
+        assert_eq!(lags, [(place("g0", TOPIC), 48.0), (place("g1", TOPIC), 0.0)].into());
+        scene.stop();
+    }
+}
+
+#[test]
+fn of_many_topics_those_that_lag_most_are_shown_and_the_others_counted() {
+    const NAMES: [&str; 20] = [
+        "t00", "t01", "t02", "t03", "t04", "t05", "t06", "t07", "t08", "t09", "t10", "t11", "t12", "t13",
+        "t14", "t15", "t16", "t17", "t18", "t19",
+    ];
+    let scene = Scene::new(15, 3);
+    for (topic, number) in NAMES.iter().zip(0..) {
+        scene.create(topic, 1);
+        produce_to(&scene, topic, 1, 20, 3);
+        commit_to(&scene, "wide", topic, 1, number);
+    }
+    let text = after_the_next_look(&scene);
+    let lags = by_topic(&text, "ringlog_group_topic_lag_records");
+    let expected = NAMES
+        .iter()
+        .zip(0..)
+        .map(|(topic, number)| (("wide".to_owned(), (*topic).to_owned()), f64::from(20 - number)));
+    assert_eq!(lags, expected.take(16).collect());
+    assert_eq!(single(&text, "ringlog_groups_lag_topics_shown"), Some(16.0));
+    assert_eq!(single(&text, "ringlog_groups_lag_topics_left_out"), Some(4.0));
+    // Of five other groups all topics lag alike: 16 of each are wanted, 64 are shown of all.
+    for (group, topic) in GROUPS[..5].iter().flat_map(|group| NAMES.map(|topic| (group, topic))) {
+        commit_to(&scene, group, topic, 1, 0);
+    }
+    let text = after_the_next_look(&scene);
+    let lags = by_topic(&text, "ringlog_group_topic_lag_records");
+    let expected = GROUPS[..4]
+        .iter()
+        .flat_map(|group| NAMES[..16].iter().map(|topic| (((*group).to_owned(), (*topic).to_owned()), 20.0)));
+    assert_eq!(lags, expected.collect());
+    assert_eq!(single(&text, "ringlog_groups_lag_topics_left_out"), Some(6.0 * 20.0 - 64.0));
     scene.stop();
 }
 

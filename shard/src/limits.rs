@@ -477,8 +477,14 @@ pub const GROUP_MEMBER_JOINS_WAITING_MAX: usize = 4;
 /// Groups that are looked at for what may expire before others get their turn.
 pub const GROUPS_EXPIRED_AT_ONCE: usize = 1_000;
 
-/// Groups whose lag is shown one by one, of the whole broker: eight series each, of the 5,000 that a scrape may have.
+/// Groups whose lag is shown one by one, of the whole broker: eight series each, of the 6,000 that a scrape may have.
 pub const GROUP_LAGS_SHOWN_MAX: usize = 64;
+
+/// Topics whose lag is shown one by one, over all groups that are shown: three series each, with two names in every line.
+pub const GROUP_LAG_TOPICS_SHOWN_MAX: usize = 256;
+
+/// Topics of one group whose lag is shown, so that a group of a thousand topics does not push out all others.
+pub const GROUP_LAG_TOPICS_OF_GROUP_MAX: usize = 16;
 
 /// Longest name of a group whose lag is shown, in bytes: it is in every line. A longer one counts among those left out.
 pub const GROUP_LAG_NAME_BYTES_MAX: usize = 255;

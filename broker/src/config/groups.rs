@@ -43,6 +43,8 @@ pub struct GroupConfig {
     pub lag_interval_ms: u64,
     /// `ringlog.group.lag.max.groups`.
     pub lag_groups_max: usize,
+    /// `ringlog.group.lag.max.topics`.
+    pub lag_topics_max: usize,
     /// `group.consumer.*`.
     pub consumer: ConsumerSettings,
 }
@@ -66,6 +68,7 @@ impl GroupConfig {
                 interval_ms => (interval_ms as u64).max(LAG_INTERVAL_MS_MIN),
             },
             lag_groups_max: size("ringlog.group.lag.max.groups"),
+            lag_topics_max: size("ringlog.group.lag.max.topics"),
             consumer: consumer(resolved),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ringlog_shard::limits::GROUP_LAG_NAME_BYTES_MAX;
 
@@ -41,6 +42,17 @@ pub struct GroupLag {
     pub progress: Progress,
     /// `None` before it was seen twice.
     pub trend: Option<Trend>,
+    /// Its topics that lag most, the largest lag first, then by name.
+    pub topics: Vec<TopicLag>,
+    /// Its other topics.
+    pub topics_left_out: u64,
+}
+
+/// How one group gets on in one topic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicLag {
+    pub topic: Arc<str>,
+    pub progress: Progress,
 }
 
 impl GroupLag {
@@ -69,11 +81,24 @@ impl LagTotals {
     }
 }
 
-/// Chooses the groups that lag most in records; of those that lag alike the first by name.
+impl TopicLag {
+    /// So many of a group's topics at most, those that lag most.
+    pub fn most(topics: &BTreeMap<Arc<str>, Progress>, most: usize) -> Vec<TopicLag> {
+        let mut ranking = Ranking::new(most);
+        topics.iter().for_each(|(topic, progress)| ranking.offer(topic, progress.lag_records));
+        let chosen = ranking.into_names().filter_map(|topic| {
+            let progress = *topics.get(&topic)?;
+            Some(TopicLag { topic, progress })
+        });
+        chosen.collect()
+    }
+}
+
+/// Chooses the groups or topics that lag most in records; of those that lag alike the first by name.
 #[derive(Debug)]
 pub struct Ranking {
     most: usize,
-    chosen: BTreeSet<(Reverse<i64>, GroupId)>,
+    chosen: BTreeSet<(Reverse<i64>, Arc<str>)>,
 }
 
 impl Ranking {
@@ -82,26 +107,26 @@ impl Ranking {
         Ranking { most, chosen: BTreeSet::new() }
     }
 
-    /// Takes the group if it is among them so far. Never one with a name that is too long to be shown.
-    pub fn offer(&mut self, group: &GroupId, lag_records: i64) {
-        if group.len() > GROUP_LAG_NAME_BYTES_MAX || self.most == 0 {
+    /// Takes it if it is among them so far. Never one with a name that is too long to be shown.
+    pub fn offer(&mut self, name: &Arc<str>, lag_records: i64) {
+        if name.len() > GROUP_LAG_NAME_BYTES_MAX || self.most == 0 {
             return;
         }
         if self.chosen.len() >= self.most {
-            let is_more = |(Reverse(lag), last): &(Reverse<i64>, GroupId)| {
-                (Reverse(lag_records), group) < (Reverse(*lag), last)
+            let is_more = |(Reverse(lag), last): &(Reverse<i64>, Arc<str>)| {
+                (Reverse(lag_records), name) < (Reverse(*lag), last)
             };
             if !self.chosen.last().is_some_and(is_more) {
                 return;
             }
             self.chosen.pop_last();
         }
-        self.chosen.insert((Reverse(lag_records), GroupId::clone(group)));
+        self.chosen.insert((Reverse(lag_records), Arc::clone(name)));
     }
 
     /// The largest lag first.
-    pub fn into_groups(self) -> impl Iterator<Item = GroupId> {
-        self.chosen.into_iter().map(|(_, group)| group)
+    pub fn into_names(self) -> impl Iterator<Item = Arc<str>> {
+        self.chosen.into_iter().map(|(_, name)| name)
     }
 }
 
@@ -149,7 +174,7 @@ mod tests {
     fn ranked(most: usize, offered: &[(&str, i64)]) -> Vec<String> {
         let mut ranking = Ranking::new(most);
         offered.iter().for_each(|(group, lag)| ranking.offer(&(*group).into(), *lag));
-        ranking.into_groups().map(|group| group.to_string()).collect()
+        ranking.into_names().map(|group| group.to_string()).collect()
     }
 
     #[test]
@@ -168,6 +193,19 @@ mod tests {
         let (long, longest) =
             ("g".repeat(GROUP_LAG_NAME_BYTES_MAX + 1), "h".repeat(GROUP_LAG_NAME_BYTES_MAX));
         assert_eq!(ranked(3, &[(long.as_str(), 10), (longest.as_str(), 1)]), [longest.as_str()]);
+    }
+
+    #[test]
+    fn of_a_groups_topics_those_that_lag_most_are_chosen_with_how_they_get_on() {
+        let lagging =
+            |lag_records| Progress { lag_records, lost_records: 2 * lag_records, ..Progress::default() };
+        let topics = [("a", 5), ("b", 0), ("c", 9), ("d", 5)];
+        let topics: BTreeMap<Arc<str>, Progress> =
+            topics.into_iter().map(|(topic, lag)| (topic.into(), lagging(lag))).collect();
+        let expected = |topic: &str, lag| TopicLag { topic: topic.into(), progress: lagging(lag) };
+        assert_eq!(TopicLag::most(&topics, 2), [expected("c", 9), expected("a", 5)]);
+        assert_eq!(TopicLag::most(&topics, 9).last(), Some(&expected("b", 0)), "one that has caught up, too");
+        assert_eq!(TopicLag::most(&topics, 0), []);
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! Owns the families of `/metrics` that say how far consumer groups are behind: sums over all groups, and those that lag most by name.
+//! Owns the families of `/metrics` that say how far consumer groups are behind: sums over all groups, those that lag most by name, and of
+//! these the topics that lag most.
 //! A core shows the groups that it coordinates; here the whole broker's are put together, so that the series are bounded whatever the
 //! numbers of groups and of shards. Names are added, never changed.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, GaugeValueEncoder};
 use prometheus_client::metrics::MetricType;
 
 use super::metrics::{Encoded, Labels};
-use crate::group::lag::{GroupLag, LagTotals};
-use crate::group::progress::CatchUp;
+use crate::group::lag::{GroupLag, LagTotals, TopicLag};
+use crate::group::progress::{CatchUp, Progress};
 use crate::observe::snapshot::ShardSnapshot;
 
 /// Whole numbers stay whole.
@@ -37,14 +39,13 @@ const BY_GROUP: &[ByGroup] = &[
         Some(Number::Whole(lag.progress.lag_records))
     }),
     ("ringlog_group_lag_seconds", "How long the oldest of them has waited since its timestamp", |lag| {
-        match lag.progress.lag_ms {
-            None if lag.progress.lag_records == 0 => Some(Number::Fraction(0.0)),
-            lag_ms => lag_ms.map(seconds),
-        }
+        waited(lag.progress)
     }),
-    ("ringlog_group_lag_lost_records", "Records that retention took before the group consumed them", |lag| {
-        Some(Number::Whole(lag.progress.lost_records))
-    }),
+    (
+        "ringlog_group_lag_lost_records",
+        "Records that were gone, by retention or deleted, before the group consumed them",
+        |lag| Some(Number::Whole(lag.progress.lost_records)),
+    ),
     (
         "ringlog_group_lag_retention_seconds",
         "Time until retention, by time or by size, takes the first that waits; none where it never does",
@@ -74,6 +75,30 @@ const BY_GROUP: &[ByGroup] = &[
     }),
 ];
 
+/// As [`ByGroup`], of one topic of a group.
+type ByTopic = (&'static str, &'static str, fn(Progress) -> Option<Number>);
+
+const BY_TOPIC: &[ByTopic] = &[
+    (
+        "ringlog_group_topic_lag_records",
+        "Records of the topic that the group has not consumed yet",
+        |progress| Some(Number::Whole(progress.lag_records)),
+    ),
+    ("ringlog_group_topic_lag_seconds", "How long the oldest of them has waited since its timestamp", waited),
+    (
+        "ringlog_group_topic_lag_retention_seconds",
+        "Time until retention, by time or by size, takes the first that waits; none where it never does",
+        |progress| progress.retention_in_ms.map(seconds),
+    ),
+];
+
+fn waited(progress: Progress) -> Option<Number> {
+    match progress.lag_ms {
+        None if progress.lag_records == 0 => Some(Number::Fraction(0.0)),
+        lag_ms => lag_ms.map(seconds),
+    }
+}
+
 fn seconds(milliseconds: i64) -> Number {
     Number::Fraction(milliseconds as f64 / 1e3)
 }
@@ -83,6 +108,7 @@ pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     shards: &[Arc<ShardSnapshot>],
     groups_max: usize,
+    topics_max: usize,
 ) -> Encoded {
     let reports = || shards.iter().filter_map(|shard| shard.lags.as_deref());
     if reports().next().is_none() {
@@ -93,10 +119,13 @@ pub(super) fn encode(
     let mut shown: Vec<&GroupLag> = reports().flat_map(|report| &report.shown).collect();
     shown.sort_by_key(|lag| (Reverse(lag.progress.lag_records), &lag.group));
     // A group is on one shard; two lines of one series would spoil the whole scrape.
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     shown.retain(|lag| names.insert(&lag.group));
     shown.truncate(groups_max);
+    let topics = most_lagging(&shown, topics_max);
+    let topics_seen: u64 = shown.iter().map(|lag| lag.topics.len() as u64 + lag.topics_left_out).sum();
     encode_totals(encoder, totals, shown.len() as u64)?;
+    encode_topic_totals(encoder, topics.len() as u64, topics_seen)?;
     for (name, help, read) in BY_GROUP {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (lag, number) in shown.iter().filter_map(|lag| Some((lag, read(lag)?))) {
@@ -104,7 +133,23 @@ pub(super) fn encode(
             family.encode_family(&labels)?.encode_gauge(&number)?;
         }
     }
+    for (name, help, read) in BY_TOPIC {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for ((group, lag), number) in topics.iter().filter_map(|of| Some((of, read(of.1.progress)?))) {
+            let labels: Labels<'_> = &[("group", group), ("topic", &*lag.topic)];
+            family.encode_family(&labels)?.encode_gauge(&number)?;
+        }
+    }
     Ok(())
+}
+
+/// So many topics of all these groups, each with its group; the largest lag first, then by the names.
+fn most_lagging<'lag>(groups: &[&'lag GroupLag], most: usize) -> Vec<(&'lag str, &'lag TopicLag)> {
+    let each = groups.iter().flat_map(|lag| lag.topics.iter().map(|topic| (&*lag.group, topic)));
+    let mut topics: Vec<(&str, &TopicLag)> = each.collect();
+    topics.sort_by_key(|(group, lag)| (Reverse(lag.progress.lag_records), *group, &lag.topic));
+    topics.truncate(most);
+    topics
 }
 
 fn encode_totals(encoder: &mut DescriptorEncoder<'_>, totals: LagTotals, shown: u64) -> Encoded {
@@ -129,9 +174,26 @@ fn encode_totals(encoder: &mut DescriptorEncoder<'_>, totals: LagTotals, shown: 
     )
 }
 
+fn encode_topic_totals(encoder: &mut DescriptorEncoder<'_>, shown: u64, seen: u64) -> Encoded {
+    for (name, help, value) in [
+        ("ringlog_groups_lag_topics_shown", "Topics of the groups shown by name whose lag is shown", shown),
+        (
+            "ringlog_groups_lag_topics_left_out",
+            "Topics of these groups whose lag is in that of their group only (ringlog.group.lag.max.topics)",
+            seen.saturating_sub(shown),
+        ),
+    ] {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 pub(super) mod tests {
-    use ringlog_shard::limits::{GROUP_LAG_NAME_BYTES_MAX, GROUP_LAGS_SHOWN_MAX};
+    use ringlog_shard::limits::{
+        GROUP_LAG_NAME_BYTES_MAX, GROUP_LAG_TOPICS_OF_GROUP_MAX, GROUP_LAGS_SHOWN_MAX,
+    };
 
     use super::super::metrics::{self, ProcessFigures};
     use super::*;
@@ -142,20 +204,37 @@ pub(super) mod tests {
         let progress =
             Progress { lag_records, lag_ms: Some(90_500), retention_in_ms: Some(1_000), lost_records: 4 };
         let trend = Some(Trend { produced: 1.0, consumed: 3.0 });
-        GroupLag { group: group.into(), members: 2, progress, trend }
+        let topics = vec![topic_lag("tea", lag_records)];
+        GroupLag { group: group.into(), members: 2, progress, trend, topics, topics_left_out: 0 }
+    }
+
+    fn topic_lag(topic: &str, lag_records: i64) -> TopicLag {
+        let progress =
+            Progress { lag_records, lag_ms: Some(80_500), retention_in_ms: Some(2_000), lost_records: 3 };
+        TopicLag { topic: topic.into(), progress }
     }
 
     /// As many groups as a shard may show, with all that may be known.
     pub fn busy_report(shard: u32) -> LagReport {
         let name = |number: usize| format!("{:g<1$}", format!("{shard}-{number}-"), GROUP_LAG_NAME_BYTES_MAX);
-        let shown: Vec<GroupLag> =
-            (0..GROUP_LAGS_SHOWN_MAX).map(|number| group_lag(&name(number), 1_000 - number as i64)).collect();
+        let topics =
+            || (0..GROUP_LAG_TOPICS_OF_GROUP_MAX).map(|number| topic_lag(&format!("{number:t>249}"), 1_000));
+        let shown: Vec<GroupLag> = (0..GROUP_LAGS_SHOWN_MAX)
+            .map(|number| GroupLag {
+                topics: topics().collect(),
+                ..group_lag(&name(number), 1_000 - number as i64)
+            })
+            .collect();
         let mut totals = LagTotals::default();
         shown.iter().for_each(|lag| totals.add(lag.progress.lag_records));
         LagReport { shown, totals }
     }
 
     fn scrape(groups_max: usize, reports: Vec<Option<Vec<GroupLag>>>) -> String {
+        scrape_topics(groups_max, 99, reports)
+    }
+
+    fn scrape_topics(groups_max: usize, topics_max: usize, reports: Vec<Option<Vec<GroupLag>>>) -> String {
         let process = ProcessFigures {
             version: "0",
             is_ready: true,
@@ -163,6 +242,7 @@ pub(super) mod tests {
             cpu_seconds: 0.0,
             resident_bytes: 0,
             lag_groups_max: groups_max,
+            lag_topics_max: topics_max,
         };
         let shards = (0u32..).zip(reports).map(|(shard, shown)| {
             let lags = shown.map(|shown| {
@@ -187,6 +267,11 @@ pub(super) mod tests {
             "ringlog_group_lag_consumed_per_second{group=\"orders\"} 3.0\n",
             "ringlog_group_lag_catch_up_seconds{group=\"orders\"} 10.0\n",
             "ringlog_group_lag_members{group=\"orders\"} 2\n",
+            "ringlog_group_topic_lag_records{group=\"orders\",topic=\"tea\"} 20\n",
+            "ringlog_group_topic_lag_seconds{group=\"orders\",topic=\"tea\"} 80.5\n",
+            "ringlog_group_topic_lag_retention_seconds{group=\"orders\",topic=\"tea\"} 2.0\n",
+            "ringlog_groups_lag_topics_shown 1\n",
+            "ringlog_groups_lag_topics_left_out 0\n",
             "ringlog_groups_lagging 1\n",
             "ringlog_groups_lag_records 20\n",
             "ringlog_groups_lag_left_out 0\n",
@@ -240,6 +325,58 @@ pub(super) mod tests {
         );
         let none = scrape(0, vec![Some(vec![group_lag("b", 7)])]);
         assert!(!none.contains("group=") && none.contains("ringlog_groups_lag_left_out 1\n"), "{none}");
+    }
+
+    /// Group and topic of each line of a family, as they come.
+    fn topics_shown<'text>(text: &'text str, family: &str) -> Vec<(&'text str, &'text str)> {
+        let prefix = format!("{family}{{group=\"");
+        let names = text.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once("\",topic=\""));
+        names.map(|(group, rest)| (group, rest.split('"').next().expect("a first part"))).collect()
+    }
+
+    #[test]
+    fn the_topics_of_all_shown_groups_that_lag_most_are_shown_once() {
+        let group = |name: &str, lag_records, topics: &[(&str, i64)]| GroupLag {
+            topics: topics.iter().map(|(topic, lag)| topic_lag(topic, *lag)).collect(),
+            topics_left_out: 7,
+            ..group_lag(name, lag_records)
+        };
+        let one = vec![group("b", 9, &[("x", 5), ("y", 4)]), group("twice", 3, &[("z", 3)])];
+        let other = vec![
+            group("a", 6, &[("y", 5), ("x", 1)]),
+            group("twice", 2, &[("z", 2)]),
+            group("hidden", 1, &[("x", 9)]),
+        ];
+        let reports = || vec![Some(one.clone()), Some(other.clone())];
+        let family = "ringlog_group_topic_lag_records";
+        let all = [("a", "y"), ("b", "x"), ("b", "y"), ("twice", "z"), ("a", "x")];
+        let text = scrape_topics(3, 99, reports());
+        assert_eq!(topics_shown(&text, family), all);
+        assert!(text.contains("ringlog_groups_lag_topics_shown 5\n"), "{text}");
+        assert!(text.contains("ringlog_groups_lag_topics_left_out 21\n"), "of groups that are shown");
+        let text = scrape_topics(3, 2, reports());
+        for family in [family, "ringlog_group_topic_lag_seconds", "ringlog_group_topic_lag_retention_seconds"]
+        {
+            assert_eq!(topics_shown(&text, family), all[..2]);
+        }
+        assert!(text.contains("ringlog_groups_lag_topics_left_out 24\n"), "{text}");
+        let none = scrape_topics(3, 0, reports());
+        assert!(
+            !none.contains("topic=") && none.contains("ringlog_groups_lag_topics_left_out 26\n"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_topic_has_no_line() {
+        let lagging = Progress { lag_records: 1, ..Progress::default() };
+        let topics = [("new", lagging), ("up", Progress::default())];
+        let topics = topics.map(|(topic, progress)| TopicLag { topic: topic.into(), progress }).into();
+        let text = scrape(9, vec![Some(vec![GroupLag { topics, ..group_lag("g", 1) }])]);
+        assert_eq!(topics_shown(&text, "ringlog_group_topic_lag_records"), [("g", "new"), ("g", "up")]);
+        assert_eq!(topics_shown(&text, "ringlog_group_topic_lag_seconds"), [("g", "up")]);
+        assert!(text.contains("ringlog_group_topic_lag_seconds{group=\"g\",topic=\"up\"} 0.0\n"), "{text}");
+        assert_eq!(topics_shown(&text, "ringlog_group_topic_lag_retention_seconds"), []);
     }
 
     #[test]

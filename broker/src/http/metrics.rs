@@ -21,8 +21,10 @@ const SHARDS_SHOWN_MAX: usize = 16;
 /// APIs whose stages are told apart. Those of all others, which come rarely, are added up under `api="other"`: an API with stages of
 /// its own has over a hundred series.
 const STAGES_SHOWN_OF: [ApiKey; 3] = [ApiKey::Produce, ApiKey::Fetch, ApiKey::Metadata];
-/// The most series that one scrape may hold; a test computes the worst case.
+/// The most series that one scrape may hold by default; a test computes the worst case.
 pub const SERIES_MAX: usize = 5_000;
+/// The same with every limit that can be set at its largest.
+pub const SERIES_MAX_AS_SET: usize = 6_000;
 
 /// What the process knows beside the shards.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,6 +38,8 @@ pub struct ProcessFigures {
     pub resident_bytes: u64,
     /// Groups whose lag is shown by name, at most.
     pub lag_groups_max: usize,
+    /// Topics of those groups whose lag is shown, of all groups together.
+    pub lag_topics_max: usize,
 }
 
 /// The text of one scrape, and its content type.
@@ -78,7 +82,7 @@ impl Collector for Scrape {
             group.shards.iter().for_each(|shard| histogram.merge(&shard.storage.commit_latency));
             encode_histogram(&mut commit, &[("shard", &group.label)], &histogram)?;
         }
-        lags::encode(&mut encoder, &self.shards, self.process.lag_groups_max)?;
+        lags::encode(&mut encoder, &self.shards, self.process.lag_groups_max, self.process.lag_topics_max)?;
         self.encode_apis(&mut encoder)?;
         self.encode_errors(&mut encoder)
     }
@@ -268,9 +272,12 @@ mod tests {
 
     use ringlog_protocol::api;
     use ringlog_protocol::error_code::ErrorCode;
-    use ringlog_shard::limits::GROUP_LAGS_SHOWN_MAX;
+    use ringlog_shard::limits::{GROUP_LAG_TOPICS_SHOWN_MAX, GROUP_LAGS_SHOWN_MAX};
 
     use super::*;
+    use crate::config;
+    use crate::config::load::Sources;
+    use crate::config::typed::Account;
     use crate::observe::FinishedRequest;
     use crate::observe::slow::ClientId;
     use crate::observe::stage::StageClock;
@@ -282,6 +289,7 @@ mod tests {
         cpu_seconds: 2.25,
         resident_bytes: 4096,
         lag_groups_max: GROUP_LAGS_SHOWN_MAX,
+        lag_topics_max: GROUP_LAG_TOPICS_SHOWN_MAX,
     };
 
     /// A shard on which everything that can be counted was.
@@ -315,7 +323,19 @@ mod tests {
     }
 
     fn scrape(shards: u32) -> String {
-        encode(PROCESS, (0..shards).map(busy_shard).collect()).0
+        scrape_by(PROCESS, shards)
+    }
+
+    fn scrape_by(process: ProcessFigures, shards: u32) -> String {
+        encode(process, (0..shards).map(busy_shard).collect()).0
+    }
+
+    /// By default.
+    fn as_not_set() -> ProcessFigures {
+        let account = Account { is_root: true, ..Account::default() };
+        let config = config::load(&Sources::default(), &account).expect("defaults are legal");
+        let (lag_groups_max, lag_topics_max) = (config.groups.lag_groups_max, config.groups.lag_topics_max);
+        ProcessFigures { lag_groups_max, lag_topics_max, ..PROCESS }
     }
 
     fn series(text: &str) -> usize {
@@ -372,8 +392,10 @@ mod tests {
     #[test]
     fn the_number_of_series_is_bounded_and_small_at_first() {
         for shards in [1, 4, SHARDS_SHOWN_MAX as u32, SHARDS_SHOWN_MAX as u32 + 1, 256] {
-            let count = series(&scrape(shards));
-            assert!(count <= SERIES_MAX, "{shards} shards: {count}");
+            for (process, most) in [(as_not_set(), SERIES_MAX), (PROCESS, SERIES_MAX_AS_SET)] {
+                let count = series(&scrape_by(process, shards));
+                assert!(count <= most, "{shards} shards: {count}");
+            }
         }
         let idle = encode(PROCESS, vec![Arc::new(ShardSnapshot::default())]).0;
         assert!(series(&idle) < 128, "{}", series(&idle));

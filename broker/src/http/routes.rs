@@ -71,6 +71,7 @@ async fn get_metrics(State(state): State<Arc<AdminState>>) -> Response {
         cpu_seconds: cpu_seconds(),
         resident_bytes: resident_bytes().unwrap_or(0),
         lag_groups_max: state.config.groups.lag_groups_max,
+        lag_topics_max: state.config.groups.lag_topics_max,
     };
     let (text, content_type) = metrics::encode(process, state.snapshots());
     ([(header::CONTENT_TYPE, content_type)], text).into_response()

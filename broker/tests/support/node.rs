@@ -63,6 +63,7 @@ pub struct Node {
     /// What each core shows, in order.
     shown: Vec<SnapshotSlot>,
     lag_groups_max: usize,
+    lag_topics_max: usize,
     _directory: DataDirectory,
 }
 
@@ -109,8 +110,8 @@ pub fn boot(world: &World, host: &Host, shape: Shape, limit: Duration) -> Result
         };
         start_core(host, seat, Rc::clone(&running), Rc::clone(&failure));
     }
-    let lag_groups_max = config.groups.lag_groups_max;
-    let node = Node { stop, running, failure, shown, lag_groups_max, _directory: directory };
+    let (lag_groups_max, lag_topics_max) = (config.groups.lag_groups_max, config.groups.lag_topics_max);
+    let node = Node { stop, running, failure, shown, lag_groups_max, lag_topics_max, _directory: directory };
     let heard = RefCell::new(None);
     let is_decided = || {
         *heard.borrow_mut() = serving.try_recv().ok();
@@ -208,6 +209,7 @@ impl Node {
             cpu_seconds: 0.0,
             resident_bytes: 0,
             lag_groups_max: self.lag_groups_max,
+            lag_topics_max: self.lag_topics_max,
         };
         metrics::encode(process, self.shown.iter().map(SnapshotSlot::read).collect()).0
     }

@@ -1,6 +1,6 @@
 //! The keys of groups and transactions.
 
-use ringlog_shard::limits::GROUP_LAGS_SHOWN_MAX;
+use ringlog_shard::limits::{GROUP_LAG_TOPICS_SHOWN_MAX, GROUP_LAGS_SHOWN_MAX};
 
 use super::{I32_MAX, KIB, ONE_NODE, built, bytes, integer, milliseconds, not_built};
 use crate::config::keys::{Key, Kind};
@@ -131,6 +131,12 @@ pub(super) const KEYS: &[Key] = &[
         integer(0, GROUP_LAGS_SHOWN_MAX as i64),
         "32",
         "Consumer groups whose lag /metrics shows by name, those that lag most. The others count in the sums.",
+    ),
+    built(
+        "ringlog.group.lag.max.topics",
+        integer(0, GROUP_LAG_TOPICS_SHOWN_MAX as i64),
+        "64",
+        "Topics whose lag /metrics shows, of all groups shown by name: those that lag most, at most 16 of a group.",
     ),
     not_built(
         "transaction.state.log.num.partitions",

@@ -14,6 +14,7 @@ use std::time::Duration;
 use ringlog_protocol::ids::{Offset, PartitionIndex, TopicPartition};
 use ringlog_shard::limits::{
     GROUP_LAG_PARTITIONS_AT_ONCE, GROUP_LAG_PARTITIONS_SHOWN_MAX, GROUP_LAG_READS_MAX,
+    GROUP_LAG_TOPICS_OF_GROUP_MAX,
 };
 use ringlog_shard::storage::BytesAhead;
 
@@ -21,7 +22,7 @@ use super::ends::{self, LogEnds};
 use super::host::Host;
 use crate::controller::{MetadataImage, TopicImage};
 use crate::core::Core;
-use crate::group::lag::{GroupLag, History, LagReport, LagTotals, Ranking};
+use crate::group::lag::{GroupLag, History, LagReport, LagTotals, Ranking, TopicLag};
 use crate::group::progress::{Look, Overtaken, Progress, by_size_in_ms};
 use crate::group::{CommittedOffset, GroupId, GroupOffsets};
 
@@ -46,6 +47,7 @@ type Waiting = (TopicPartition, Offset);
 /// A partition in which a group lags or not.
 struct Seen {
     at: TopicPartition,
+    topic: Arc<str>,
     look: Look,
     log_start: Offset,
     /// Negative: no limit.
@@ -87,7 +89,7 @@ impl LagWatch {
         })
         .await;
         let (mut chosen, mut partitions) = (Vec::new(), 0);
-        for group in ranking.into_groups() {
+        for group in ranking.into_names() {
             let Some((members, seen)) = seen(core, &image, &ends, &group) else { continue };
             partitions += seen.len();
             chosen.push((group, members, seen));
@@ -124,10 +126,11 @@ impl LagWatch {
         ahead: &BTreeMap<Waiting, BytesAhead>,
     ) -> Vec<GroupLag> {
         let now_ms = core.io.wall_now_ms();
+        let topics_max = GROUP_LAG_TOPICS_OF_GROUP_MAX.min(core.config.groups.lag_topics_max);
         let mut histories = BTreeMap::new();
         let mut shown = Vec::with_capacity(chosen.len());
         for (group, members, seen) in chosen {
-            let mut progress = Progress::default();
+            let (mut progress, mut topics) = (Progress::default(), BTreeMap::<Arc<str>, Progress>::new());
             let mut history = self.histories.remove(&group).unwrap_or_default();
             for one in &seen {
                 let waiting = one.waiting();
@@ -137,12 +140,16 @@ impl LagWatch {
                 let by_size = waiting.and_then(|place| by_size_in_ms(*ahead.get(&place)?, produced));
                 let overtaken = Overtaken::of(one.look, one.log_start.0, age_ms, one.retention_ms, by_size);
                 progress.add(one.look, age_ms, overtaken);
+                topics.entry(Arc::clone(&one.topic)).or_default().add(one.look, age_ms, overtaken);
             }
+            let topics_seen = topics.len();
+            let topics = TopicLag::most(&topics, topics_max);
+            let topics_left_out = (topics_seen - topics.len()) as u64;
             let looks = seen.iter().map(|one| (one.at, one.look)).collect();
             let at_ms = seen.first().map_or(0, |one| one.look.at_ms);
             let trend = history.add(at_ms, looks);
             histories.insert(GroupId::clone(&group), history);
-            shown.push(GroupLag { group, members, progress, trend });
+            shown.push(GroupLag { group, members, progress, trend, topics, topics_left_out });
         }
         self.histories = histories;
         shown
@@ -249,6 +256,7 @@ fn seen(
         let known = ends.get(&at)?;
         Some(Seen {
             at,
+            topic: Arc::clone(&topic.name),
             look: Look { at_ms, committed: offset.offset, end: known.end.0 },
             log_start: known.start,
             retention_ms: topic.config.retention_ms.unwrap_or(-1),
