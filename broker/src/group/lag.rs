@@ -144,22 +144,20 @@ impl<Place> Default for History<Place> {
 }
 
 impl<Place: Ord> History<Place> {
-    /// What happened in one partition since the look that [`History::add`] compares with; `None` where it was not seen then.
+    /// What happened in one partition since the look that [`History::add`] compares with, or since a later one where it was not seen
+    /// then; `None` where it was not seen at all.
     pub fn trend_of(&self, place: &Place, look: Look) -> Option<Trend> {
-        let (_, first) = self.since()?;
-        Trend::between(*first.get(place)?, look)
-    }
-
-    fn since(&self) -> Option<&(i64, BTreeMap<Place, Look>)> {
-        self.older.as_ref().or(self.newer.as_ref())
+        let kept = [&self.older, &self.newer].into_iter().flatten();
+        let first = kept.filter_map(|(_, looks)| looks.get(place)).next()?;
+        Trend::between(*first, look)
     }
 
     /// The trend since a look of half a minute to a minute ago, or since the first; keeps this look for later ones. `at_ms` is on the
     /// clock of the looks.
     pub fn add(&mut self, at_ms: i64, looks: BTreeMap<Place, Look>) -> Option<Trend> {
-        let trend = self
-            .since()
-            .and_then(|(_, first)| Trend::over(first, looks.iter().map(|(place, look)| (place, *look))));
+        let since = self.older.as_ref().or(self.newer.as_ref());
+        let trend =
+            since.and_then(|(_, first)| Trend::over(first, looks.iter().map(|(place, look)| (place, *look))));
         if self.newer.as_ref().is_none_or(|(kept_ms, _)| at_ms.saturating_sub(*kept_ms) >= TREND_MS) {
             self.older = self.newer.replace((at_ms, looks));
         }
@@ -242,5 +240,22 @@ mod tests {
         assert_eq!(consumed[6], 25.0, "a quarter of 40 s");
         assert_eq!(consumed[12..], [100.0; 3], "by then all of the time it worked");
         assert!(consumed.is_sorted(), "{consumed:?}");
+    }
+
+    #[test]
+    fn a_partition_that_comes_to_a_group_has_a_trend_before_its_group_compares_it() {
+        let mut history = History::default();
+        let look = |at_ms: i64| Look { at_ms, committed: 0, end: at_ms / 100 };
+        let mut known_at = Vec::new();
+        for at_ms in (0..=90_000).step_by(10_000) {
+            let came = at_ms >= 20_000;
+            if let Some(trend) = history.trend_of(&1, look(at_ms)).filter(|_| came) {
+                assert_eq!(trend.produced, 10.0);
+                known_at.push(at_ms);
+            }
+            let places = if came { 0..2 } else { 0..1 };
+            history.add(at_ms, places.map(|place| (place, look(at_ms))).collect());
+        }
+        assert_eq!(known_at, [40_000, 50_000, 60_000, 70_000, 80_000, 90_000]);
     }
 }
