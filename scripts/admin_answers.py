@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Requests that read and change configs and levels of features, list what has configs, describe the quorum and topics in pages, ask for
-epochs, for more partitions and for sizes: our answers beside those of Apache Kafka. Codes and values are compared, texts never. Then the tools of Kafka's jars do the same
-against ours.
+epochs, for more partitions and for sizes, and give topics no time: our answers beside those of Apache Kafka. Codes and values are compared, texts
+never. Then the tools of Kafka's jars do the same against ours.
 
   admin_answers.py --ringlog BINARY            both brokers are started fresh; exit 1 where they differ beyond what is listed here
   admin_answers.py --bootstrap HOST:PORT       only prints what a fresh broker of node id 1 answers, one line a case
@@ -29,6 +29,7 @@ import feature_answers  # noqa: E402
 import log_dir_answers  # noqa: E402
 import page_answers  # noqa: E402
 import partition_answers  # noqa: E402
+import timeout_answers  # noqa: E402
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_QUORUM = 32, 33, 44, 23, 55
 LIST_CONFIG_RESOURCES = 74
@@ -366,6 +367,7 @@ def cases(address, texts=False, settles=0.0):
     yield from partition_answers.cases(address, texts, settles)
     yield from log_dir_answers.cases(address, settles)
     yield from page_answers.cases(address, settles)
+    yield from timeout_answers.cases(address, settles)
 
 
 def compaction_cases(peer, change, show):

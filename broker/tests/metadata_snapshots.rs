@@ -58,7 +58,11 @@ impl Broker {
     }
 
     fn delete(&self, name: &str) {
-        let request = DeleteTopicsRequest { topic_names: vec![name], ..DeleteTopicsRequest::default() };
+        let request = DeleteTopicsRequest {
+            topic_names: vec![name],
+            timeout_ms: 10_000,
+            ..DeleteTopicsRequest::default()
+        };
         let answer = self.call(ApiKey::DeleteTopics, 2, |writer, version| request.encode(writer, version));
         let response = DeleteTopicsResponse::decode(&mut Reader::new(&answer), 2).expect("an answer");
         assert_eq!(response.responses[0].error_code, 0, "{response:?}");

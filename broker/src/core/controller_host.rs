@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringlog_flat::metadata::NodeRecord;
+use ringlog_io::Priority;
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::ids::ProducerId;
 use ringlog_raft::ids::ReplicaId;
@@ -111,13 +112,21 @@ impl Core {
         }
     }
 
-    /// The same, for at most `time`: `None` afterwards, and the change may or may not happen.
+    /// The same, for at most `time`: `None` afterwards, and the work goes on.
     pub async fn ask_controller_within(
-        &self,
+        self: &Rc<Self>,
         time: Duration,
         request: ControllerRequest,
     ) -> Option<Result<ControllerReply, RunnerError>> {
-        within(&self.io, time, self.ask_controller(request)).await
+        // A task of its own: this core may still wait for room in the mesh, and the request must not be lost there.
+        let core = Rc::clone(self);
+        let asked = async move { core.ask_controller(request).await };
+        let mut asked = self.io.spawn(Priority::Foreground, asked);
+        let reply = within(&self.io, time, &mut asked).await;
+        if reply.is_none() {
+            asked.detach();
+        }
+        reply
     }
 
     /// An id that no producer ever had.

@@ -1,7 +1,6 @@
 //! CreatePartitions (API 37): through the controller; the answer leaves when every core can take writes to the new partitions.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::messages::create_partitions::{
@@ -9,8 +8,8 @@ use ringlog_protocol::messages::create_partitions::{
 };
 
 use super::reply::reply;
-use super::{Request, RequestError};
-use crate::controller::request::{CreatePartitions, GrownTopic, MorePartitions, Refusal};
+use super::{Request, RequestError, timed};
+use crate::controller::request::{CreatePartitions, GrownTopic, MorePartitions};
 use crate::controller::{ControllerReply, ControllerRequest};
 use crate::core::Core;
 use crate::observe::stage::Stage;
@@ -31,31 +30,19 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
 }
 
 async fn grow(core: &Rc<Core>, asked: &CreatePartitionsRequest<'_>) -> Vec<GrownTopic> {
-    let every = |error, message: &str| {
-        let refusal = Refusal { error, message: message.to_owned() };
-        let topics = asked.topics.iter().map(|topic| topic.name.to_owned());
-        topics.map(|name| GrownTopic { name, result: Err(refusal.clone()) }).collect::<Vec<_>>()
-    };
-    // As Kafka: nothing is begun in no time.
-    let Ok(timeout_ms @ 1..) = u64::try_from(asked.timeout_ms) else {
-        let text = format!("The request gives {} ms, so nothing was done.", asked.timeout_ms);
-        return every(ErrorCode::RequestTimedOut, &text);
-    };
     let topics = asked.topics.iter().map(wanted).collect();
     let change = CreatePartitions { topics, validate_only: asked.validate_only };
-    let request = ControllerRequest::CreatePartitions(change);
-    match core.ask_controller_within(Duration::from_millis(timeout_ms), request).await {
-        Some(Ok(ControllerReply::PartitionsCreated(grown))) => grown,
-        Some(Ok(_)) => unreachable!("partitions are created by created partitions"),
-        Some(Err(error)) => {
-            let text = error.to_string();
-            tracing::warn!(topics = asked.topics.len(), reason = text, "partitions not created");
-            every(error.error_code(), &text)
-        }
-        None => {
-            let text = format!("It is not done after {timeout_ms} ms and may still be.");
-            tracing::warn!(topics = asked.topics.len(), timeout_ms, "creating partitions takes long");
-            every(ErrorCode::RequestTimedOut, &text)
+    match timed::change(core, asked.timeout_ms, ControllerRequest::CreatePartitions(change)).await {
+        Ok(ControllerReply::PartitionsCreated(grown)) => grown,
+        Ok(_) => unreachable!("partitions are created by created partitions"),
+        Err(refusal) => {
+            tracing::warn!(
+                topics = asked.topics.len(),
+                reason = refusal.message,
+                "partitions not known to be created"
+            );
+            let topics = asked.topics.iter().map(|topic| topic.name.to_owned());
+            topics.map(|name| GrownTopic { name, result: Err(refusal.clone()) }).collect()
         }
     }
 }

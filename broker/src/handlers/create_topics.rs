@@ -8,7 +8,7 @@ use ringlog_protocol::messages::create_topics::{
 };
 
 use super::reply::reply;
-use super::{Request, RequestError};
+use super::{Request, RequestError, timed};
 use crate::controller::request::{CreateTopics, CreatedTopic, NewTopic};
 use crate::controller::{ControllerReply, ControllerRequest};
 use crate::core::Core;
@@ -37,28 +37,25 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
         random: core.random_bytes(),
     });
     let change = CreateTopics { topics: topics.collect(), validate_only: asked.validate_only };
-    let outcome = core.ask_controller(ControllerRequest::CreateTopics(change)).await;
+    let outcome = timed::change(core, asked.timeout_ms, ControllerRequest::CreateTopics(change)).await;
     info.clock.mark(Stage::Journal, core.io.monotonic_now().as_nanos());
-    let text;
     let (topics, first_error) = match &outcome {
         Ok(ControllerReply::TopicsCreated(created)) => {
             let error = created.iter().map(|topic| topic.error).find(|error| *error != ErrorCode::None);
             (created.iter().map(result).collect(), error.unwrap_or(ErrorCode::None))
         }
         Ok(_) => unreachable!("topics are created by created topics"),
-        Err(error) => {
-            text = error.to_string();
-            let failed =
-                |topic: &ringlog_protocol::messages::create_topics::CreatableTopic<'_>| topic.name.to_owned();
-            tracing::warn!(topics = ?asked.topics.iter().map(failed).collect::<Vec<_>>(), reason = text, "topics not created");
+        Err(refusal) => {
+            let names: Vec<&str> = asked.topics.iter().map(|topic| topic.name).collect();
+            tracing::warn!(topics = ?names, reason = refusal.message, "topics not known to be created");
             let failed = asked.topics.iter().map(|topic| CreatableTopicResult {
                 name: topic.name,
-                error_code: error.error_code().code(),
-                error_message: Some(&text),
+                error_code: refusal.error.code(),
+                error_message: Some(&refusal.message),
                 configs: Some(Vec::new()),
                 ..CreatableTopicResult::default()
             });
-            (failed.collect(), error.error_code())
+            (failed.collect(), refusal.error)
         }
     };
     let response = CreateTopicsResponse { topics, ..CreateTopicsResponse::default() };

@@ -9,7 +9,7 @@ use ringlog_protocol::messages::delete_topics::{
 };
 
 use super::reply::reply;
-use super::{Request, RequestError};
+use super::{Request, RequestError, timed};
 use crate::controller::request::{DeleteTopics, DeletedTopic, TopicReference};
 use crate::controller::{ControllerReply, ControllerRequest};
 use crate::core::Core;
@@ -23,25 +23,23 @@ pub(super) async fn handle(core: &Rc<Core>, request: Request) -> Result<Answer, 
     info.clock.mark(Stage::Parse, core.io.monotonic_now().as_nanos());
     let references = references(&asked);
     let change = DeleteTopics { topics: references.clone() };
-    let outcome = core.ask_controller(ControllerRequest::DeleteTopics(change)).await;
+    let outcome = timed::change(core, asked.timeout_ms, ControllerRequest::DeleteTopics(change)).await;
     info.clock.mark(Stage::Journal, core.io.monotonic_now().as_nanos());
-    let text;
     let (responses, first_error) = match &outcome {
         Ok(ControllerReply::TopicsDeleted(deleted)) => {
             let error = deleted.iter().map(|topic| topic.error).find(|error| *error != ErrorCode::None);
             (deleted.iter().map(result).collect(), error.unwrap_or(ErrorCode::None))
         }
         Ok(_) => unreachable!("topics are deleted by deleted topics"),
-        Err(error) => {
-            text = error.to_string();
-            tracing::warn!(topics = ?references, reason = text, "topics not deleted");
+        Err(refusal) => {
+            tracing::warn!(topics = ?references, reason = refusal.message, "topics not known to be deleted");
             let failed = references.iter().map(|reference| DeletableTopicResult {
                 name: reference.name.as_deref(),
                 topic_id: reference.id,
-                error_code: error.error_code().code(),
-                error_message: Some(&text),
+                error_code: refusal.error.code(),
+                error_message: Some(&refusal.message),
             });
-            (failed.collect(), error.error_code())
+            (failed.collect(), refusal.error)
         }
     };
     let response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };

@@ -36,6 +36,7 @@ mod spread;
 pub mod sync_group;
 #[cfg(test)]
 mod tests;
+mod timed;
 mod topics;
 pub mod update_features;
 

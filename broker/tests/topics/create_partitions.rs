@@ -284,16 +284,3 @@ fn producers_sessions_and_long_polls_go_on() {
         scene.stop();
     }
 }
-
-#[test]
-fn no_time_is_no_attempt() {
-    let scene = Scene::new(11, 2);
-    with(&scene, async |peer: Peer| {
-        for timeout_ms in [0, -1, i32::MIN] {
-            let told = peer.grow(&[(TOPIC, GROWN)], timeout_ms).await;
-            assert_eq!(told, Some(vec![(TOPIC.to_owned(), 7)]));
-        }
-    });
-    assert_eq!(ends(&scene, TOPIC).len() as i32, PARTITION_COUNT);
-    scene.stop();
-}

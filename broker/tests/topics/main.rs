@@ -5,3 +5,4 @@ mod support;
 
 mod create_partitions;
 mod pages;
+mod timeouts;
