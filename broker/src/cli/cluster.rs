@@ -8,9 +8,8 @@ mod features;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use ringlog_bench::client::ClientError;
 
-use super::shell::{self, BrokerArgs, Outcome, VerbError};
+use super::shell::{self, BrokerArgs};
 
 /// Show and change what the cluster runs as a whole.
 #[derive(Debug, clap::Args)]
@@ -27,31 +26,6 @@ pub struct Args {
 pub enum Verb {
     /// Show the levels of features that the cluster runs and could run, or change them
     Features(features::Args),
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ClusterError {
-    #[error("{source}")]
-    Client {
-        #[from]
-        source: ClientError,
-    },
-    #[error("cannot start the client: {source}")]
-    Setup {
-        #[from]
-        source: ringlog_io::IoSetupError,
-    },
-    #[error("cannot encode the result: {source}")]
-    Json {
-        #[from]
-        source: serde_json::Error,
-    },
-}
-
-impl VerbError for ClusterError {
-    fn is_usage(&self) -> bool {
-        false
-    }
 }
 
 /// Runs the verb.

@@ -11,11 +11,11 @@ mod timeline;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use ringlog_bench::client::Client;
 use ringlog_bench::client::groups::Place;
-use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
-use super::confirm::{Unconfirmed, confirm};
+use super::confirm::confirm;
 use super::output::{align_right, new_table, plural, rendered};
 use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
@@ -108,25 +108,9 @@ fn parse_selection(text: &str) -> Result<Selection, String> {
     }
 }
 
+/// Why a group is left as it is.
 #[derive(Debug, thiserror::Error)]
 enum GroupError {
-    #[error("{source}")]
-    Client {
-        #[from]
-        source: ClientError,
-    },
-    #[error("cannot start the client: {source}")]
-    Setup {
-        #[from]
-        source: ringlog_io::IoSetupError,
-    },
-    #[error("cannot encode the result: {source}")]
-    Json {
-        #[from]
-        source: serde_json::Error,
-    },
-    #[error(transparent)]
-    Unconfirmed(#[from] Unconfirmed),
     #[error(
         "group '{group}' has {members} member{}: its offsets can be moved only while it has none, because a member would commit over them; stop its consumers first",
         plural(*members)
@@ -138,9 +122,9 @@ enum GroupError {
     NoPartition { topic: String, partition: i32, count: usize },
 }
 
-impl VerbError for GroupError {
-    fn is_usage(&self) -> bool {
-        matches!(self, GroupError::Unconfirmed(Unconfirmed::NoTerminal))
+impl From<GroupError> for VerbError {
+    fn from(error: GroupError) -> VerbError {
+        VerbError::Own(Box::new(error))
     }
 }
 
@@ -150,7 +134,7 @@ pub fn run(args: Args) -> ExitCode {
     shell::run("group", &broker, |client| async move { execute(&client, verb).await })
 }
 
-async fn execute(client: &Client, verb: Verb) -> Result<Outcome, GroupError> {
+async fn execute(client: &Client, verb: Verb) -> Result<Outcome, VerbError> {
     match verb {
         Verb::List { states } => list(client, &states).await,
         Verb::Describe(args) => describe::run(client, args).await,
@@ -182,7 +166,7 @@ struct ListedRow {
     coordinator: i32,
 }
 
-async fn list(client: &Client, states: &[String]) -> Result<Outcome, GroupError> {
+async fn list(client: &Client, states: &[String]) -> Result<Outcome, VerbError> {
     let is_wanted =
         |state: &str| states.is_empty() || states.iter().any(|one| one.eq_ignore_ascii_case(state));
     let groups = client.groups().await?.into_iter().filter(|group| is_wanted(&group.state));
@@ -204,7 +188,7 @@ async fn list(client: &Client, states: &[String]) -> Result<Outcome, GroupError>
     Ok(Outcome { table: rendered(&mut table), json: serde_json::to_value(rows)?, failures: Vec::new() })
 }
 
-async fn delete(client: &Client, groups: &[String]) -> Result<Outcome, GroupError> {
+async fn delete(client: &Client, groups: &[String]) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut deleted = Vec::new();
     for group in groups {
@@ -225,7 +209,7 @@ async fn committed_places(
     client: &Client,
     group: &str,
     topics: &[Selection],
-) -> Result<Vec<Place>, GroupError> {
+) -> Result<Vec<Place>, VerbError> {
     let is_named = |(topic, partition): &Place| {
         let mut named = topics.iter().filter(|selection| selection.topic == *topic);
         named.any(|selection| selection.partitions.is_empty() || selection.partitions.contains(partition))
@@ -233,12 +217,12 @@ async fn committed_places(
     let places: Vec<Place> = client.group_offsets(group).await?.into_keys().filter(is_named).collect();
     if places.is_empty() {
         let what = topics.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        return Err(GroupError::NoOffsets { group: group.to_owned(), what });
+        return Err(GroupError::NoOffsets { group: group.to_owned(), what }.into());
     }
     Ok(places)
 }
 
-async fn offset_delete(client: &Client, group: &str, places: Vec<Place>) -> Result<Outcome, GroupError> {
+async fn offset_delete(client: &Client, group: &str, places: Vec<Place>) -> Result<Outcome, VerbError> {
     client.delete_group_offsets(group, &places).await?;
     let count = places.len();
     let table = format!("group {group} has forgotten {count} offset{}\n", plural(count));

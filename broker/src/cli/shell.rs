@@ -1,7 +1,6 @@
 //! The shell around the verbs that ask brokers: the address, the client, what is printed, the exit code. Owns what is the same in all of
 //! them; what a verb does and finds is its own.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -9,6 +8,7 @@ use ringlog_bench::client::address::parse_bootstrap;
 use ringlog_bench::client::{Client, ClientConfig, ClientError};
 use ringlog_io::IoSetupError;
 
+use super::confirm::Unconfirmed;
 use super::output::Output;
 use crate::process::exit::Exit;
 
@@ -34,13 +34,39 @@ pub(super) struct Outcome {
 }
 
 /// Why a verb did nothing.
-pub(super) trait VerbError: Display + From<ClientError> + From<IoSetupError> {
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VerbError {
+    #[error("{source}")]
+    Client {
+        #[from]
+        source: ClientError,
+    },
+    #[error("cannot start the client: {source}")]
+    Setup {
+        #[from]
+        source: IoSetupError,
+    },
+    #[error("cannot encode the result: {source}")]
+    Json {
+        #[from]
+        source: serde_json::Error,
+    },
+    #[error(transparent)]
+    Unconfirmed(#[from] Unconfirmed),
+    /// The verb's own reason.
+    #[error("{0}")]
+    Own(Box<dyn std::error::Error>),
+}
+
+impl VerbError {
     /// Another command line would have done it.
-    fn is_usage(&self) -> bool;
+    fn is_usage(&self) -> bool {
+        matches!(self, VerbError::Unconfirmed(Unconfirmed::NoTerminal))
+    }
 }
 
 /// Runs a verb of `ringlog <command>`. Exit codes: 0 done, 1 failed or declined, 2 wrong usage.
-pub(super) fn run<E: VerbError, F: Future<Output = Result<Outcome, E>>>(
+pub(super) fn run<F: Future<Output = Result<Outcome, VerbError>>>(
     command: &str,
     args: &BrokerArgs,
     verb: impl FnOnce(Client) -> F,
@@ -55,7 +81,7 @@ pub(super) fn run<E: VerbError, F: Future<Output = Result<Outcome, E>>>(
     let result = ringlog_bench::runtime::block_on(|io| async move {
         verb(Client::connect(&io, ClientConfig::new(bootstrap)).await?).await
     });
-    match result.map_err(E::from).and_then(|outcome| outcome) {
+    match result.map_err(VerbError::from).and_then(|outcome| outcome) {
         Ok(outcome) => print(command, args.output, &outcome).into(),
         Err(error) => {
             eprintln!("ringlog {command}: {error}");

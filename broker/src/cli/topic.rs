@@ -19,7 +19,7 @@ use ringlog_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
 use super::configs::{self, DescribedConfig, parse_config};
-use super::confirm::{Unconfirmed, confirm};
+use super::confirm::confirm;
 use super::output::{Output, align_right, byte_size, new_table, plural, rendered};
 use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
@@ -78,33 +78,6 @@ pub enum Verb {
     },
 }
 
-#[derive(Debug, thiserror::Error)]
-enum TopicError {
-    #[error("{source}")]
-    Client {
-        #[from]
-        source: ClientError,
-    },
-    #[error("cannot start the client: {source}")]
-    Setup {
-        #[from]
-        source: ringlog_io::IoSetupError,
-    },
-    #[error("cannot encode the result: {source}")]
-    Json {
-        #[from]
-        source: serde_json::Error,
-    },
-    #[error(transparent)]
-    Unconfirmed(#[from] Unconfirmed),
-}
-
-impl VerbError for TopicError {
-    fn is_usage(&self) -> bool {
-        matches!(self, TopicError::Unconfirmed(Unconfirmed::NoTerminal))
-    }
-}
-
 /// Runs the verb.
 pub fn run(args: Args) -> ExitCode {
     let Args { broker, verb } = args;
@@ -112,7 +85,7 @@ pub fn run(args: Args) -> ExitCode {
     shell::run("topic", &broker, |client| async move { execute(&client, verb, output).await })
 }
 
-async fn execute(client: &Client, verb: Verb, output: Output) -> Result<Outcome, TopicError> {
+async fn execute(client: &Client, verb: Verb, output: Output) -> Result<Outcome, VerbError> {
     match verb {
         Verb::Create { names, partitions, replication_factor, configs, if_not_exists } => {
             let configs: Vec<(&str, &str)> =
@@ -212,7 +185,7 @@ struct ListedTopic {
     size_bytes: Option<u64>,
 }
 
-async fn list(client: &Client, output: Output) -> Result<Outcome, TopicError> {
+async fn list(client: &Client, output: Output) -> Result<Outcome, VerbError> {
     let image = client.metadata(None).await?;
     let sizes = match output {
         Output::Json => client.log_sizes(&image.topics.values().collect::<Vec<_>>()).await?,
@@ -265,7 +238,7 @@ struct DescribedPartition {
     size_bytes: Option<u64>,
 }
 
-async fn describe(client: &Client, names: &[String], all: bool) -> Result<Outcome, TopicError> {
+async fn describe(client: &Client, names: &[String], all: bool) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut described = Vec::new();
     for name in names {
@@ -367,7 +340,7 @@ fn description(topic: &DescribedTopic) -> String {
     format!("{head}{}", rendered(&mut table))
 }
 
-async fn delete(client: &Client, names: &[String]) -> Result<Outcome, TopicError> {
+async fn delete(client: &Client, names: &[String]) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut deleted = Vec::new();
     for name in names {

@@ -6,7 +6,7 @@ use ringlog_bench::client::features::{Direction, FeatureState, Features};
 use serde::Serialize;
 
 use super::super::output::{align_right, new_table, plural, rendered};
-use super::{ClusterError, Outcome};
+use super::super::shell::{Outcome, VerbError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +88,7 @@ struct ChangedFeature<'a> {
     to: i16,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, ClusterError> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, VerbError> {
     let before = client.features().await?;
     let (levels, direction, dry_run) = match args.verb {
         None => return show(&before),
@@ -122,7 +122,7 @@ fn highest(features: &Features) -> Vec<(String, i16)> {
     features.features.iter().filter_map(could).collect()
 }
 
-fn show(features: &Features) -> Result<Outcome, ClusterError> {
+fn show(features: &Features) -> Result<Outcome, VerbError> {
     let mut table = new_table(&["FEATURE", "LEVEL", "SUPPORTED"]);
     align_right(&mut table, &[1]);
     for (name, FeatureState { level, supported }) in &features.features {
@@ -150,7 +150,7 @@ fn show(features: &Features) -> Result<Outcome, ClusterError> {
     Ok(Outcome { table: text, json, failures: Vec::new() })
 }
 
-fn changed(changed: Changed<'_>) -> Result<Outcome, ClusterError> {
+fn changed(changed: Changed<'_>) -> Result<Outcome, VerbError> {
     let verb = if changed.dry_run { "would run" } else { "runs" };
     let mut table = String::new();
     for ChangedFeature { name, from, to } in &changed.features {

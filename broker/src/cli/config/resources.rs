@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
+use ringlog_bench::client::Client;
 use ringlog_bench::client::configs::ConfigResource;
-use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::super::configs::{self, CHANGES, Changes, DescribedConfig};
@@ -91,31 +91,6 @@ fn written(of: &ConfigResource) -> String {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ConfigError {
-    #[error("{source}")]
-    Client {
-        #[from]
-        source: ClientError,
-    },
-    #[error("cannot start the client: {source}")]
-    Setup {
-        #[from]
-        source: ringlog_io::IoSetupError,
-    },
-    #[error("cannot encode the result: {source}")]
-    Json {
-        #[from]
-        source: serde_json::Error,
-    },
-}
-
-impl VerbError for ConfigError {
-    fn is_usage(&self) -> bool {
-        false
-    }
-}
-
 /// Whose configs, as JSON says it: the command line's own words.
 #[derive(Debug, Serialize)]
 struct Configs {
@@ -135,7 +110,7 @@ pub(super) fn list(args: ListArgs) -> ExitCode {
     shell::run("config", &args.broker, |client| async move { listed(&client).await })
 }
 
-async fn listed(client: &Client) -> Result<Outcome, ConfigError> {
+async fn listed(client: &Client) -> Result<Outcome, VerbError> {
     let names: Vec<String> = client.config_resources().await?.iter().map(written).collect();
     let mut table = new_table(&["WHOSE"]);
     for name in &names {
@@ -149,7 +124,7 @@ pub(super) fn describe(args: DescribeArgs) -> ExitCode {
     shell::run("config", &broker, |client| async move { described(&client, &resources, all).await })
 }
 
-async fn described(client: &Client, resources: &[ConfigResource], all: bool) -> Result<Outcome, ConfigError> {
+async fn described(client: &Client, resources: &[ConfigResource], all: bool) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut found = Vec::new();
     for of in resources {
@@ -172,7 +147,7 @@ pub(super) fn alter(args: AlterArgs) -> ExitCode {
     shell::run("config", &broker, |client| async move { altered(&client, &resource, &changes).await })
 }
 
-async fn altered(client: &Client, of: &ConfigResource, changes: &Changes) -> Result<Outcome, ConfigError> {
+async fn altered(client: &Client, of: &ConfigResource, changes: &Changes) -> Result<Outcome, VerbError> {
     let configs = configs::change(client, of, changes).await?;
     let (resource, dry_run) = (written(of), changes.dry_run);
     let table = configs::sentence(&resource, dry_run, &configs);

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::durations::duration_text;
 use super::timeline::{self, Timeline};
-use super::{GroupError, Outcome, align_right, new_table, plural, rendered};
+use super::{Outcome, VerbError, align_right, new_table, plural, rendered};
 use crate::group::progress::{CatchUp, Look, Overtaken, Progress, Trend};
 
 /// The configs that limit the age of records and the size of a partition.
@@ -108,7 +108,7 @@ struct TrendRow {
     caught_up_in_ms: Option<i64>,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, GroupError> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, VerbError> {
     let mut outcome = Outcome::default();
     let mut reports = Vec::new();
     for group in &args.groups {

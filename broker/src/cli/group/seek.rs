@@ -9,7 +9,9 @@ use ringlog_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
 use super::super::confirm::confirm;
-use super::{GroupError, Outcome, Selection, align_right, new_table, parse_selection, plural, rendered};
+use super::{
+    GroupError, Outcome, Selection, VerbError, align_right, new_table, parse_selection, plural, rendered,
+};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -83,7 +85,7 @@ struct Move {
     clamped: bool,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, GroupError> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, VerbError> {
     refuse_members(client, &args.group).await?;
     let committed = match client.group_offsets(&args.group).await {
         Err(error) if error.code() == Some(ErrorCode::GroupIdNotFound) => BTreeMap::new(),
@@ -116,11 +118,11 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, GroupErr
 }
 
 /// The broker refuses it too, but does not say why.
-async fn refuse_members(client: &Client, group: &str) -> Result<(), GroupError> {
+async fn refuse_members(client: &Client, group: &str) -> Result<(), VerbError> {
     match client.describe_group(group).await {
         Ok(described) if described.members.is_empty() => Ok(()),
         Ok(described) => {
-            Err(GroupError::HasMembers { group: group.to_owned(), members: described.members.len() })
+            Err(GroupError::HasMembers { group: group.to_owned(), members: described.members.len() }.into())
         }
         // It comes to be with its first offset.
         Err(error) if error.code() == Some(ErrorCode::GroupIdNotFound) => Ok(()),
@@ -132,7 +134,7 @@ async fn plan(
     client: &Client,
     args: &Args,
     committed: &BTreeMap<Place, CommittedOffset>,
-) -> Result<Vec<Move>, GroupError> {
+) -> Result<Vec<Move>, VerbError> {
     let mut moves = Vec::new();
     for (topic, partitions) in wanted(client, args, committed).await? {
         let earliest = client.offsets(&topic, &partitions, OffsetQuery::Earliest).await?;
@@ -152,7 +154,7 @@ async fn plan(
         }
     }
     if moves.is_empty() {
-        return Err(GroupError::NoOffsets { group: args.group.clone(), what: "any topic".to_owned() });
+        return Err(GroupError::NoOffsets { group: args.group.clone(), what: "any topic".to_owned() }.into());
     }
     Ok(moves)
 }
@@ -180,7 +182,7 @@ async fn wanted(
     client: &Client,
     args: &Args,
     committed: &BTreeMap<Place, CommittedOffset>,
-) -> Result<BTreeMap<String, Vec<i32>>, GroupError> {
+) -> Result<BTreeMap<String, Vec<i32>>, VerbError> {
     let mut wanted: BTreeMap<String, Vec<i32>> = BTreeMap::new();
     if args.all_topics {
         for (topic, partition) in committed.keys() {
@@ -201,7 +203,7 @@ async fn wanted(
         }
         let count = found.partitions.len();
         if let Some(partition) = partitions.iter().find(|number| !found.partitions.contains_key(number)) {
-            return Err(GroupError::NoPartition { topic: topic.clone(), partition: *partition, count });
+            return Err(GroupError::NoPartition { topic: topic.clone(), partition: *partition, count }.into());
         }
         let all = || found.partitions.keys().copied().collect();
         let mut named = if partitions.is_empty() { all() } else { partitions.clone() };

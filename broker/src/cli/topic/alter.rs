@@ -5,7 +5,7 @@ use ringlog_bench::client::configs::ConfigResource;
 use serde::Serialize;
 
 use super::super::configs::{self, CHANGES, Changes, DescribedConfig};
-use super::{Outcome, TopicError, plural};
+use super::{Outcome, VerbError, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,7 @@ struct FromTo {
     to: usize,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, TopicError> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, VerbError> {
     let Args { name, changes, partitions } = args;
     if let Some(count) = partitions {
         return grow(client, name, count, changes.dry_run).await;
@@ -66,7 +66,7 @@ pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, TopicErr
     Ok(Outcome { table, json: serde_json::to_value(altered)?, failures: Vec::new() })
 }
 
-async fn grow(client: &Client, name: String, count: i32, dry_run: bool) -> Result<Outcome, TopicError> {
+async fn grow(client: &Client, name: String, count: i32, dry_run: bool) -> Result<Outcome, VerbError> {
     // A topic that is not there is the broker's to refuse.
     let image = client.metadata(Some(&[&name])).await?;
     let from = image.topics.get(&name).map_or(0, |topic| topic.partitions.len());

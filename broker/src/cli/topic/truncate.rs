@@ -6,7 +6,7 @@ use ringlog_bench::client::Client;
 use serde::Serialize;
 
 use super::super::confirm::confirm;
-use super::{Outcome, TopicError, align_right, new_table, plural, rendered};
+use super::{Outcome, VerbError, align_right, new_table, plural, rendered};
 
 /// DeleteRecords' offset for "all that is committed".
 const ALL_COMMITTED: i64 = -1;
@@ -49,7 +49,7 @@ struct TruncatedPartition {
     earliest_offset: i64,
 }
 
-pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, TopicError> {
+pub(super) async fn run(client: &Client, args: Args) -> Result<Outcome, VerbError> {
     let Args { name, before, mut partitions, yes } = args;
     if partitions.is_empty() {
         partitions = client.topic(&name).await?.partitions.keys().copied().collect();
