@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod compaction;
 mod create_partitions;
 mod pages;
 mod timeouts;

@@ -1,8 +1,6 @@
 //! Configs of groups (GROUP resources) of a whole node on the simulation, over one core and several: in force with the answer, over a power cut,
 //! until they are deleted.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -17,10 +15,10 @@ use ringlog_protocol::messages::incremental_alter_configs::{
 };
 use ringlog_protocol::wire::Reader;
 
-use support::clients;
-use support::consumer::{At, Consumer};
-use support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
-use support::member::MemberError;
+use crate::support::clients;
+use crate::support::consumer::{At, Consumer};
+use crate::support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
+use crate::support::member::MemberError;
 
 const GROUP: i8 = 32;
 const HEARTBEAT: &str = "consumer.heartbeat.interval.ms";

@@ -1,8 +1,6 @@
 //! Compacted topics of a whole node on the simulation: the last value of each key is read whatever the moment of a power cut, offsets and
 //! order stay, and groups come back from what compaction leaves of their log.
 
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,10 +19,10 @@ use ringlog_io::{Io, Priority, Task};
 use ringlog_protocol::error_code::ErrorCode;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 
-use support::clients::{self, below};
-use support::member::Member;
-use support::node::{Node, Shape, boot, run};
-use support::scene::prepare_output;
+use crate::support::clients::{self, below};
+use crate::support::member::Member;
+use crate::support::node::{Node, Shape, boot, run};
+use crate::support::scene::prepare_output;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const KEYED: &str = "keyed";

@@ -4,17 +4,15 @@
 //!
 //! `RINGLOG_SEED=7` runs that seed alone, `RINGLOG_SEED_COUNT=100` more than a test run has time for.
 
-mod support;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ringlog_protocol::error_code::ErrorCode;
 
-use support::clients::TOPIC;
-use support::group_play::{self, Commits, Hands, seeds};
-use support::member::{Member, MemberError, Told};
+use crate::support::clients::TOPIC;
+use crate::support::group_play::{self, Commits, Hands, seeds};
+use crate::support::member::{Member, MemberError, Told};
 
 /// What was told to members.
 #[derive(Default)]

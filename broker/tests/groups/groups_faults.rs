@@ -1,8 +1,6 @@
 //! Groups of a whole node on the simulation while its disk is full or fails, and while hundreds of clients leave groups behind. A commit
 //! that was refused is not shown later unless it was written, and never half of it.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,12 +10,12 @@ use ringlog_io::sim::{Host, Place, UnsyncedData, World};
 use ringlog_io::{Io, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 
-use support::clients;
-use support::clients::TOPIC;
-use support::consumer::Consumer;
-use support::member::{Member, SESSION_MS, Told};
-use support::node::{Node, Shape, boot, run};
-use support::scene::prepare_output;
+use crate::support::clients;
+use crate::support::clients::TOPIC;
+use crate::support::consumer::Consumer;
+use crate::support::member::{Member, SESSION_MS, Told};
+use crate::support::node::{Node, Shape, boot, run};
+use crate::support::scene::prepare_output;
 
 const PATIENCE: Duration = Duration::from_secs(3_600);
 const SHAPE: Shape = Shape { core_count: 2, mesh_credits: 64, bypass_bytes: 0 };

@@ -1,8 +1,6 @@
 //! Fetch sessions (KIP-227) of a whole node on the simulation, over one core and several: an answer holds what changed and nothing else,
 //! everything that was produced arrives, and what a client does out of order is refused as by Kafka.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,9 +22,9 @@ use ringlog_protocol::records::batch::batches;
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 use ringlog_protocol::wire::{Reader, Records};
 
-use support::clients;
-use support::clients::TOPIC;
-use support::node::{Node, Shape, boot, run};
+use crate::support::clients;
+use crate::support::clients::TOPIC;
+use crate::support::node::{Node, Shape, boot, run};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const PARTITION_COUNT: i32 = 20;

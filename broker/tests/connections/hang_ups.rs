@@ -1,8 +1,6 @@
 //! Clients that go away while their fetch waits: on the simulation, over one core and several. What they held is free
 //! again at once, not at the end of their ten minutes.
 
-mod support;
-
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use ringlog_bench::client::admin::NewTopic;
 use ringlog_io::sim::World;
 use ringlog_io::{Io, Socket};
 
-use support::node::{Node, PORT, Shape, boot, run};
-use support::{clients, requests};
+use crate::support::node::{Node, PORT, Shape, boot, run};
+use crate::support::{clients, requests};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PARTITION_COUNT: i32 = 6;

@@ -1,8 +1,6 @@
 //! The lag of consumer groups in `/metrics` of a whole node on the simulation, over one core and several: it is there, it moves, it is
 //! bounded, and what is deleted has none.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,10 +10,10 @@ use ringlog_bench::client::Client;
 use ringlog_bench::client::producer::{Delivered, OutBatch, Producer, ProducerConfig};
 use ringlog_protocol::records::builder::{BatchBuilder, BatchOptions, NewRecord};
 
-use support::clients;
-use support::clients::TOPIC;
-use support::consumer::Consumer;
-use support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
+use crate::support::clients;
+use crate::support::clients::TOPIC;
+use crate::support::consumer::Consumer;
+use crate::support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
 
 /// A look comes every ten seconds, and what it saw is published within one.
 const NEXT_LOOK: Duration = Duration::from_secs(12);

@@ -1,8 +1,6 @@
 //! Consumer groups of KIP-848 of a whole node on the simulation, over one core and several: members that meet, go and come back after the
 //! power was cut; heartbeats that come twice and late; expressions; static members; groups that change their protocol while they work.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,10 +13,10 @@ use ringlog_protocol::group::generated::consumer_protocol_assignment::{
 };
 use ringlog_protocol::group::generated::consumer_protocol_subscription::ConsumerProtocolSubscription;
 
-use support::clients::TOPIC;
-use support::consumer::{At, Beat, Consumer};
-use support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
-use support::member::{Member, MemberError, SESSION_MS};
+use crate::support::clients::TOPIC;
+use crate::support::consumer::{At, Beat, Consumer};
+use crate::support::group_scene::{GROUPS, PARTITION_COUNT, Scene};
+use crate::support::member::{Member, MemberError, SESSION_MS};
 
 const ALL: usize = PARTITION_COUNT as usize;
 const HALF: usize = ALL / 2;

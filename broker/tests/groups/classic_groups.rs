@@ -1,8 +1,6 @@
 //! Consumer groups of a whole node on the simulation, over one core and several: members that meet, go, wait and come back after the
 //! power was cut; offsets that stay, and those that go with their topic; a partition that cannot be read.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -12,11 +10,11 @@ use ringlog_io::sim::{Place, UnsyncedData};
 use ringlog_io::{Io, OpenOptions, Priority};
 use ringlog_protocol::error_code::ErrorCode;
 
-use support::clients;
-use support::clients::TOPIC;
-use support::group_scene::{GROUPS, PATIENCE, Scene};
-use support::member::{Member, SESSION_MS};
-use support::node::{boot, run};
+use crate::support::clients;
+use crate::support::clients::TOPIC;
+use crate::support::group_scene::{GROUPS, PATIENCE, Scene};
+use crate::support::member::{Member, SESSION_MS};
+use crate::support::node::{boot, run};
 
 const OFFSETS_FOLDER: &str = "/var/lib/ringlog/data";
 /// Two members of a group share partitions 0 and 1.

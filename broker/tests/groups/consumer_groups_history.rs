@@ -4,8 +4,6 @@
 //!
 //! `RINGLOG_SEED=7` runs that seed alone, `RINGLOG_SEED_COUNT=100` more than a test run has time for.
 
-mod support;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,10 +12,10 @@ use std::time::Duration;
 use ringlog_io::Monotonic;
 use ringlog_protocol::error_code::ErrorCode;
 
-use support::clients::TOPIC;
-use support::consumer::{At, Consumer};
-use support::group_play::{self, Commits, Hands, seeds};
-use support::member::{MemberError, SESSION_MS, Told};
+use crate::support::clients::TOPIC;
+use crate::support::consumer::{At, Consumer};
+use crate::support::group_play::{self, Commits, Hands, seeds};
+use crate::support::member::{MemberError, SESSION_MS, Told};
 
 /// What a member that lives believes.
 struct Believes {
