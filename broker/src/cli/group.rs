@@ -16,7 +16,7 @@ use ringlog_bench::client::groups::Place;
 use serde::Serialize;
 
 use super::confirm::confirm;
-use super::output::{align_right, new_table, plural, rendered};
+use super::output::{align_right, byte_size, new_table, plural, rendered};
 use super::shell::{self, BrokerArgs, Outcome, VerbError};
 
 const AFTER_HELP: &str = "\

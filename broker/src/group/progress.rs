@@ -151,6 +151,19 @@ pub fn by_size_in_ms(ahead: BytesAhead, produced_per_second: Option<f64>) -> Opt
     Some((closing_ms + ahead.following_bytes as f64 / bytes_per_ms) as i64)
 }
 
+/// Bytes that are appended to a partition at least before retention by size may take the first record that waits, as far as one can tell
+/// who does not know its segments: what is missing to `retention_bytes` behind that record, if all records take alike. `None` where none
+/// waits.
+pub fn bytes_before_by_size(look: Look, log_start: i64, log_bytes: u64, retention_bytes: u64) -> Option<u64> {
+    let waiting = look.end.saturating_sub(look.committed.max(log_start));
+    let all = look.end.saturating_sub(log_start);
+    if waiting <= 0 {
+        return None;
+    }
+    let behind_bytes = log_bytes as f64 * (waiting as f64 / all as f64);
+    Some(retention_bytes.saturating_sub(behind_bytes as u64))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -227,6 +240,20 @@ mod tests {
         assert_eq!(by_size_in_ms(empty, Some(25.0)), None);
         let now = BytesAhead { closing_bytes: 0, following_bytes: 0, ..AHEAD };
         assert_eq!((by_size_in_ms(now, None), by_size_in_ms(now, Some(0.0))), (Some(0), Some(0)));
+    }
+
+    #[test]
+    fn without_the_segments_what_is_missing_behind_the_record_is_the_least_that_comes_first() {
+        let before =
+            |committed, log_start| bytes_before_by_size(look(0, committed, 100), log_start, 1_000, 4_000);
+        assert_eq!(before(0, 0), Some(3_000));
+        assert_eq!(before(50, 0), Some(3_500));
+        assert_eq!(before(75, 50), Some(3_500), "half of what is left");
+        assert_eq!(before(10, 50), Some(3_000), "those before are gone");
+        assert_eq!((before(100, 0), before(i64::MAX, 0)), (None, None));
+        assert_eq!(before(i64::MIN, i64::MIN), Some(3_000));
+        assert_eq!(bytes_before_by_size(look(0, 0, 100), 0, 9_000, 4_000), Some(0));
+        assert_eq!(bytes_before_by_size(look(0, 0, 0), 0, 9_000, 4_000), None);
     }
 
     proptest! {

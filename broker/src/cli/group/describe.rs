@@ -8,14 +8,15 @@ use ringlog_bench::client::cluster::Lane;
 use ringlog_bench::client::configs::ConfigResource;
 use ringlog_bench::client::fetcher::{FetchConfig, FetchPosition, start_fetch};
 use ringlog_bench::client::groups::{CommittedOffset, DescribedGroup, GroupMember, Place};
+use ringlog_bench::client::log_dirs::LogSizes;
 use ringlog_bench::client::reading::visit_records;
 use ringlog_bench::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::durations::duration_text;
 use super::timeline::{self, Timeline};
-use super::{Outcome, VerbError, align_right, new_table, plural, rendered};
-use crate::group::progress::{CatchUp, Look, Overtaken, Progress, Trend};
+use super::{Outcome, VerbError, align_right, byte_size, new_table, plural, rendered};
+use crate::group::progress::{CatchUp, Look, Overtaken, Progress, Trend, bytes_before_by_size};
 
 /// The configs that limit the age of records and the size of a partition.
 const RETENTION: &str = "retention.ms";
@@ -73,8 +74,10 @@ struct PartitionRow {
     lag_ms: Option<i64>,
     /// Until retention by time takes it; 0: it may go any moment.
     retention_in_ms: Option<i64>,
-    /// Set where it may go earlier by size, and at this size of the partition. When, only its broker knows.
-    retention_bytes: Option<i64>,
+    /// Set where it may go earlier by size, and at this size of the partition.
+    retention_bytes: Option<u64>,
+    /// At least so many bytes are appended to the partition before, as far as a client can tell; only its broker knows its segments.
+    retention_after_bytes: Option<u64>,
     /// Records that were gone, by retention or deleted, before the group consumed them.
     lost_records: i64,
     member: Option<String>,
@@ -93,7 +96,7 @@ struct Total {
     lag_ms: Option<i64>,
     retention_in_ms: Option<i64>,
     /// Topics of which records that wait may go by size, and at which size of a partition.
-    retention_bytes: BTreeMap<String, i64>,
+    retention_bytes: BTreeMap<String, u64>,
     lost_records: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     trend: Option<TrendRow>,
@@ -245,7 +248,9 @@ struct Ends {
     latest: BTreeMap<i32, i64>,
     /// Negative: no limit.
     retention_ms: i64,
-    retention_bytes: Option<i64>,
+    retention_bytes: Option<u64>,
+    /// Of the partitions whose leader tells; asked for where there is a limit.
+    sizes: LogSizes,
 }
 
 impl Ends {
@@ -254,11 +259,17 @@ impl Ends {
         let value = |key: &str| configs.iter().find(|config| config.name == key)?.value.as_deref();
         let is_deleted = value(CLEANUP).is_none_or(|policy| policy.contains("delete"));
         let limit = |key: &str| value(key)?.parse().ok().filter(|limit: &i64| is_deleted && *limit >= 0);
+        let retention_bytes = limit(RETENTION_BYTES).and_then(|bytes| u64::try_from(bytes).ok());
+        let sizes = match retention_bytes {
+            Some(_) => client.log_sizes(&[&*client.topic(topic).await?]).await?,
+            None => LogSizes::new(),
+        };
         Ok(Ends {
+            sizes,
             earliest: client.offsets(topic, partitions, OffsetQuery::Earliest).await?,
             latest: client.offsets(topic, partitions, OffsetQuery::Latest).await?,
             retention_ms: limit(RETENTION).unwrap_or(-1),
-            retention_bytes: limit(RETENTION_BYTES),
+            retention_bytes,
         })
     }
 }
@@ -275,13 +286,15 @@ async fn row(
     let committed = committed.get(&(topic.clone(), partition)).map(|committed| committed.offset);
     let now_ms = client.io().wall_now_ms();
     let look = committed.map(|committed| Look { at_ms: now_ms, committed, end: latest });
+    let retention_bytes = look.filter(|look| look.lag() > 0).and(ends.retention_bytes);
+    let size = ends.sizes.get(&(topic.clone(), partition)).copied();
     let (mut lag_ms, mut overtaken) = (None, Overtaken::Never);
     if let Some(look) = look {
         if look.lag() > 0 {
             let written_ms = first_timestamp(client, &topic, partition, look.committed.max(earliest)).await?;
             lag_ms = written_ms.map(|written_ms| (now_ms - written_ms).max(0));
         }
-        // Which segments a log has, and how large they are, no client is told.
+        // Which segments a log has no client is told.
         overtaken = Overtaken::of(look, earliest, lag_ms, ends.retention_ms, None);
     }
     Ok(PartitionRow {
@@ -296,7 +309,11 @@ async fn row(
             Overtaken::InMs(milliseconds) => Some(milliseconds),
             Overtaken::Never | Overtaken::Since(_) => None,
         },
-        retention_bytes: look.filter(|look| look.lag() > 0).and(ends.retention_bytes),
+        retention_bytes,
+        retention_after_bytes: look
+            .zip(size)
+            .zip(retention_bytes)
+            .and_then(|((look, bytes), most)| bytes_before_by_size(look, earliest, bytes, most)),
         lost_records: match overtaken {
             Overtaken::Since(records) => records,
             Overtaken::Never | Overtaken::InMs(_) => 0,
@@ -373,10 +390,16 @@ fn partition_table(rows: &[PartitionRow]) -> String {
     let number = |number: Option<i64>| number.map_or("-".to_owned(), |number| number.to_string());
     let time = |milliseconds: Option<i64>| milliseconds.map_or("-".to_owned(), duration_text);
     for row in rows {
+        let by_size = match row.retention_after_bytes {
+            None => "by size".to_owned(),
+            // Segments go whole, so it may be a segment more.
+            Some(0) => "soon by size".to_owned(),
+            Some(after) => format!("after {}", byte_size(after)),
+        };
         let retention = match (row.lost_records, row.retention_bytes, row.retention_in_ms) {
             (0, None, in_ms) => time(in_ms),
-            (0, Some(_), None) => "by size".to_owned(),
-            (0, Some(_), in_ms) => format!("{} or by size", time(in_ms)),
+            (0, Some(_), None) => by_size,
+            (0, Some(_), in_ms) => format!("{} or {by_size}", time(in_ms)),
             (lost, ..) => format!("{lost} lost"),
         };
         table.add_row([
@@ -462,6 +485,7 @@ mod tests {
             lag_ms,
             retention_in_ms: lag_ms.map(|lag_ms| 3_600_000 - lag_ms),
             retention_bytes: None,
+            retention_after_bytes: None,
             lost_records: 0,
             member: Some("consumer-1".to_owned()),
             client_id: None,
@@ -521,6 +545,14 @@ mod tests {
         );
         let table = partition_table(&[without_age, with_age, row(2, None, 4, None)]);
         assert!(table.contains(" by size ") && table.contains(" 58m 30s or by size "), "{table}");
+        let sized = |after_bytes, lag_ms| PartitionRow {
+            retention_after_bytes: Some(after_bytes),
+            ..bounded("orders", lag_ms)
+        };
+        let table = partition_table(&[sized(1536, None), sized(1536, Some(90_000)), sized(0, Some(90_000))]);
+        for expected in [" after 1.5 KiB ", " 58m 30s or after 1.5 KiB ", " 58m 30s or soon by size "] {
+            assert!(table.contains(expected), "{table}");
+        }
 
         let many: Vec<PartitionRow> = ["a", "b", "c", "d"].map(|topic| bounded(topic, Some(90_000))).into();
         let told = sentences(&total(&many));
