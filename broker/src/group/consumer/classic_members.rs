@@ -1,7 +1,7 @@
 //! Members that speak the classic protocol inside a consumer group, while its members are upgraded one by one: their JoinGroup, SyncGroup,
 //! Heartbeat and LeaveGroup. To such a member its epoch is the generation, and the coordinator leads: nobody is asked to assign.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -123,13 +123,13 @@ impl ConsumerGroup {
         self.admit(desk, token, &request, &guest, said);
     }
 
-    /// Whether a member says to have what is not its own: it was put out meanwhile and does not know it.
+    /// Whether a member says to have what is another's, or is none and says to have anything: it was put out and does not know it.
     fn holds_others(&self, member: &str, owned: &[TopicPartition]) -> bool {
         let Some(state) = self.state.members.get(member) else { return !owned.is_empty() };
         let current = state.standing();
-        let own = current.assigned.iter().chain(current.revoking.iter());
-        let own: BTreeSet<TopicPartition> = own.map(|owned| owned.at).collect();
-        owned.iter().any(|at| !own.contains(at) && !self.index.is_free(at))
+        let has = |own: &[Owned], at| own.binary_search_by_key(at, |owned| owned.at).is_ok();
+        let is_own = |at| has(&current.assigned, at) || has(&current.revoking, at);
+        owned.iter().any(|at| !is_own(at) && !self.index.is_free(at))
     }
 
     fn admit(
